@@ -1,0 +1,46 @@
+# Compile options shared by every target, and the two functions that declare one.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# The bundle runs from any folder: libraries are found beside the programs.
+set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(fuseblock_options INTERFACE)
+# -ffp-contract=off: a sum's bits must not depend on what the optimiser fuses; kernels ask for FMA by name.
+target_compile_options(fuseblock_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off>)
+target_include_directories(fuseblock_options INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+if(FUSEBLOCK_WERROR)
+  target_compile_options(fuseblock_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(FUSEBLOCK_SANITIZER)
+  target_compile_options(fuseblock_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FUSEBLOCK_SANITIZER} -fno-omit-frame-pointer>)
+  target_link_options(fuseblock_options INTERFACE -fsanitize=${FUSEBLOCK_SANITIZER})
+endif()
+
+# fuseblock_library(name SOURCES a.cc ... LINK x ...): a static library with the project's options.
+function(fuseblock_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC fuseblock_options ${ARG_LINK})
+endfunction()
+
+# fuseblock_test(name SOURCES a.cc ... LINK x ... LABELS unit): one gtest program, its cases listed to ctest.
+function(fuseblock_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE fuseblock_options ${ARG_LINK} GTest::gmock GTest::gtest GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+endfunction()

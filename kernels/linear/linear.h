@@ -1,0 +1,75 @@
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias[N]): the product with a prepared weight.
+//
+// A LinearWeight is a weight made ready once for one device (packed panels on the CPU, a pinned cuBLASLt
+// algorithm on CUDA) and used by many calls and threads at a time; it is constant after Prepare.
+// x: [.., K], FP32, FP16 or BF16, the weight's dtype; last axis contiguous, leading axes collapsible.
+// y: [.., N], the weight's dtype or FP32. Must not overlap x.
+// Accumulation is in FP32, in an order that depends on (N, K) alone: a row's bits are the same alone and
+// in any batch, at any position, with any number of threads. One rounding to y's dtype after the bias.
+// M = 0: OK. K = 0 gives the bias, or zeros.
+// FP32 on CUDA never uses TF32. Errors: INVALID_ARGUMENT naming the operand, expected and given.
+//
+// Example:  x [[1, 2]], W [[3, 4], [5, 6], [7, 8]] -> [[11, 17, 23]]
+// Smallest: M = N = K = 1. Boundary: K = 0. Invalid: x [M, K + 1].
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "kernels/base/implementation.h"
+
+namespace fuseblock {
+
+enum class WeightLayout {
+  kOutIn,  // [N, K], as torch.nn.Linear stores it
+  kInOut,  // [K, N], as GPT-2's Conv1D stores it
+};
+
+class LinearWeight {
+ public:
+  LinearWeight() = default;  // empty: may be assigned and destroyed only
+  LinearWeight(LinearWeight&&) noexcept;
+  LinearWeight& operator=(LinearWeight&&) noexcept;
+  ~LinearWeight();
+
+  // Copies and packs `weight` (host memory, contiguous rows, FP32, FP16 or BF16) and `bias` (a host
+  // [N] of the weight's dtype or FP32) for `device`. The host memory is not needed afterwards.
+  // RESOURCE_EXHAUSTED when the device has no room. INTERNAL when on CUDA no algorithm gives a row
+  // the same bits alone and in a batch.
+  static absl::StatusOr<LinearWeight> Prepare(Device device, const ConstTensorView& weight,
+                                              const std::optional<ConstTensorView>& bias,
+                                              WeightLayout layout = WeightLayout::kOutIn,
+                                              const ParallelFor& parallel_for = {});
+
+  int64_t n() const;
+  int64_t k() const;
+  DType dtype() const;
+  Device device() const;
+  size_t bytes() const;  // held on the device
+  // How the product is computed, for people: "panels 64 x K, AVX3_SPR", "cublasLt algorithm 13".
+  std::string description() const;
+
+  struct Packed;  // defined per backend in linear/
+  const Packed& packed() const { return *packed_; }
+
+ private:
+  explicit LinearWeight(std::unique_ptr<Packed> packed);
+  std::unique_ptr<Packed> packed_;
+};
+
+struct LinearArgs {
+  ConstRows x;
+  const LinearWeight* weight;
+  Rows y;
+  DType y_dtype;
+};
+
+// The implementations read LinearWeight::packed(); the reference unpacks the panels.
+absl::Span<const Implementation<LinearArgs>> LinearImplementations();
+
+absl::StatusOr<LinearArgs> CheckLinear(const ConstTensorView& x, const LinearWeight& weight,
+                                       const TensorView& y);
+absl::Status Linear(const ExecutionContext& context, const ConstTensorView& x,
+                    const LinearWeight& weight, const TensorView& y);
+
+}  // namespace fuseblock

@@ -1,0 +1,18 @@
+// The launchers that the CUDA backend exports for products: "linear_plan", "linear_plan_free", "linear".
+// A plan pins one cuBLASLt algorithm (no split along K, no TF32, no workspace) for a weight on a device.
+#pragma once
+
+#include "kernels/base/cuda_table.h"
+
+extern "C" {
+// Makes a plan for weights of [n, k] of that dtype at `weight` (device memory, dense rows, 16-byte
+// aligned), with an FP32 bias [n] (device memory) or null. Takes the first algorithm that gives probe rows the same bits
+// alone and in batches, for outputs in the dtype and in FP32; algorithm: its name for people, 64
+// bytes. Returns a cudaError_t, or -1 when no algorithm passes.
+typedef int FuseblockLinearPlan(int device, int dtype, int64_t n, int64_t k, const void* weight,
+                                const float* bias, void** plan, char* algorithm);
+typedef void FuseblockLinearPlanFree(void* plan);
+// y = x * weight^T (+ bias); the plan may be used by many streams at a time. Returns a cudaError_t.
+typedef int FuseblockLinear(const void* plan, const FuseblockCudaRows* x,
+                            const FuseblockCudaRows* y, void* stream);
+}
