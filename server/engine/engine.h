@@ -1,0 +1,123 @@
+// The serving engine: admits requests, queues them, batches them along tokens, runs the batches on
+// lanes (CUDA streams or CPU workers) and hands back the outputs. It knows blocks and bytes, and
+// nothing of gRPC.
+//
+// A request's way: Submit -> admission (a Ticket or a refusal) -> the queue of its block -> a free lane
+// closes a batch, drops what is cancelled or expired, gathers the payloads into its staging, runs the
+// block, and calls each request's `done`.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "server/model/served_block.h"
+
+namespace fuseblock {
+
+class Metrics;
+
+// Microseconds that a request spent in each phase.
+struct Timings {
+  double queue = 0;    // from Submit until a lane took it
+  double batch = 0;    // gathering into the staging
+  double h2d = 0;      // copy to the device; 0 on the CPU
+  double compute = 0;  // the block
+  double d2h = 0;      // copy from the device; 0 on the CPU
+};
+
+// One input's payload: the pieces in order are the tensor's bytes (row-major, little-endian). A piece
+// may start at any address and end inside an element.
+struct InputPayload {
+  bool present = false;
+  DType dtype = DType::kF32;
+  std::vector<absl::Span<const std::byte>> pieces;
+};
+
+// What a request came to: outputs when status is OK, in the block's order (an output that does not
+// exist for this request is empty).
+struct Outcome {
+  absl::Status status;
+  std::array<absl::Span<const std::byte>, 2> outputs;
+  // Keeps `outputs` valid, and holds the request's budget and the lane's output staging until it is
+  // destroyed: keep it as long as the bytes are being sent and no longer.
+  std::shared_ptr<const void> storage;
+  Device device;
+  Timings timings;
+};
+
+struct Request {
+  std::shared_ptr<const ServedBlock> block;
+  int64_t tokens = 0;                    // rows of every input; may be 0
+  std::array<InputPayload, 2> inputs;    // in the block's input order, validated by the caller
+  std::shared_ptr<const void> payload;   // keeps the pieces valid; released once gathered
+  absl::Time deadline = absl::InfiniteFuture();
+  std::string tenant;
+  int priority = 1;  // 0 highest .. 3
+  // Called exactly once, from any thread, possibly before Submit returns. Must not block.
+  absl::AnyInvocable<void(Outcome) &&> done;
+};
+
+enum class FallbackPolicy {
+  kCpu,     // a lost device's blocks are answered by the CPU
+  kRefuse,  // they are refused as DEVICE_LOST
+};
+
+struct EngineOptions {
+  std::vector<Device> devices;  // the preferred one first
+  int lanes_per_device = 2;
+  int cpu_threads = 0;  // per CPU lane; 0: the machine's cores shared out evenly among the CPU lanes
+  int64_t batch_tokens_max = 4096;
+  int64_t queue_tokens_max = 65536;
+  int64_t queue_bytes_max = int64_t{1} << 30;
+  int64_t request_tokens_max = 4096;  // <= batch_tokens_max
+  FallbackPolicy fallback = FallbackPolicy::kCpu;
+};
+
+enum class DeviceHealth { kHealthy, kQuarantined };
+
+struct DeviceStatus {
+  Device device;
+  DeviceHealth health = DeviceHealth::kHealthy;
+  std::string reason;
+  size_t staging_bytes = 0;    // pinned or host
+  size_t workspace_bytes = 0;  // on the device
+};
+
+// Thread-safe. Destroying it drains with no grace: everything queued is refused as DRAINING.
+class Engine {
+ public:
+  // metrics must outlive the engine. INVALID_ARGUMENT when the options contradict one another.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        Metrics& metrics);
+  virtual ~Engine() = default;
+
+  // Sizes every lane's staging and workspace for the block; call before requests name it.
+  // RESOURCE_EXHAUSTED, with the sum shown, when there is no room.
+  virtual absl::Status Prepare(const ServedBlock& block) = 0;
+
+  // Names a request so that it can be cancelled; 0 when it was refused at once.
+  using RequestId = uint64_t;
+  // Never blocks. A refusal calls done before Submit returns.
+  virtual RequestId Submit(Request request) = 0;
+  // The client is gone: a queued request ends as CANCELLED at once and never reaches a device; a
+  // running one finishes and its outputs are dropped. Unknown ids are ignored.
+  virtual void Cancel(RequestId id) = 0;
+
+  // Refuses new requests as DRAINING; returns when everything admitted has been answered and its
+  // outputs released, or at the deadline with what was queued refused as DRAINING.
+  virtual void Drain(absl::Time deadline) = 0;
+
+  // Whether a block can be answered now: by a healthy device that holds it, or by fallback.
+  virtual bool CanServe(const ServedBlock& block) const = 0;
+  virtual std::vector<DeviceStatus> Devices() const = 0;
+};
+
+}  // namespace fuseblock
