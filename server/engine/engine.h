@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -79,6 +80,9 @@ struct EngineOptions {
   int64_t queue_bytes_max = int64_t{1} << 30;
   int64_t request_tokens_max = 4096;  // <= batch_tokens_max
   FallbackPolicy fallback = FallbackPolicy::kCpu;
+  // Called after every change of a device's health, from any thread, outside the engine's locks, so
+  // that health services can ask CanServe again. Must not block.
+  std::function<void()> on_device_change;
 };
 
 enum class DeviceHealth { kHealthy, kQuarantined };
@@ -97,27 +101,37 @@ class Engine {
   // metrics must outlive the engine. INVALID_ARGUMENT when the options contradict one another.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         Metrics& metrics);
-  virtual ~Engine() = default;
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
-  // Sizes every lane's staging and workspace for the block; call before requests name it.
+  // Sizes every lane's staging and workspace for the block and sets what is kept beside it
+  // (ServedBlock::metrics, ::engine); call before the block is published.
   // RESOURCE_EXHAUSTED, with the sum shown, when there is no room.
-  virtual absl::Status Prepare(const ServedBlock& block) = 0;
+  absl::Status Prepare(const ServedBlock& block);
 
   // Names a request so that it can be cancelled; 0 when it was refused at once.
   using RequestId = uint64_t;
   // Never blocks. A refusal calls done before Submit returns.
-  virtual RequestId Submit(Request request) = 0;
+  RequestId Submit(Request request);
   // The client is gone: a queued request ends as CANCELLED at once and never reaches a device; a
   // running one finishes and its outputs are dropped. Unknown ids are ignored.
-  virtual void Cancel(RequestId id) = 0;
+  void Cancel(RequestId id);
 
   // Refuses new requests as DRAINING; returns when everything admitted has been answered and its
   // outputs released, or at the deadline with what was queued refused as DRAINING.
-  virtual void Drain(absl::Time deadline) = 0;
+  void Drain(absl::Time deadline);
 
   // Whether a block can be answered now: by a healthy device that holds it, or by fallback.
-  virtual bool CanServe(const ServedBlock& block) const = 0;
-  virtual std::vector<DeviceStatus> Devices() const = 0;
+  bool CanServe(const ServedBlock& block) const;
+  std::vector<DeviceStatus> Devices() const;
+
+  struct Impl;
+
+ private:
+  explicit Engine(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace fuseblock

@@ -11,6 +11,9 @@
 
 namespace fuseblock {
 
+class BlockMetrics;
+struct EngineBlock;
+
 struct ServedBlock {
   std::string name;          // "smollm2.layers.0.mlp"
   int64_t revision = 1;      // > 0
@@ -20,6 +23,11 @@ struct ServedBlock {
   BlockSpec spec;
   std::vector<BlockTensor> inputs, outputs;  // Block::Inputs(spec), Block::Outputs(spec)
   std::vector<std::unique_ptr<const Block>> blocks;  // one per device, the preferred one first
+
+  // What other layers keep beside the block, so that the serving path looks nothing up. Both are set by
+  // Engine::Prepare, before the block is published, and constant from then on.
+  mutable BlockMetrics* metrics = nullptr;
+  mutable std::shared_ptr<EngineBlock> engine;
 
   // The block on that device, or null.
   const Block* On(Device device) const {

@@ -1,0 +1,117 @@
+// What the server counts and times, in the Prometheus sense. The only names of series are here and in
+// metrics.cc; the hot path holds handles and looks nothing up.
+//
+// Thread-safe throughout. Label values are bounded: blocks are those that were loaded, names that only
+// a client made up are all counted under block="unknown".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/base/tensor_view.h"
+#include "server/reason.h"
+
+namespace fuseblock {
+
+// Label `rpc`.
+enum class Rpc : uint8_t { kRunBlock, kStreamBlocks };
+inline constexpr int kRpcs = 2;
+std::string_view Name(Rpc rpc);  // "RunBlock"
+
+// Label `phase`: where a request's time goes.
+enum class Phase : uint8_t { kQueue, kBatch, kH2d, kCompute, kD2h, kEncode };
+inline constexpr int kPhases = 6;
+std::string_view Name(Phase phase);  // "queue"
+
+// Label `cause` of fallback_total: why another device than the preferred one ran a batch.
+enum class FallbackCause : uint8_t {
+  kDeviceLost,    // a sticky error, or the device was quarantined before
+  kLaunchFailed,  // the batch's own launch or copy failed
+  kOutOfMemory,   // the device had no memory for the batch
+};
+inline constexpr int kFallbackCauses = 3;
+
+// Label `pool` of memory_bytes. Label `state` is "reserved" (allocated) or "used".
+enum class MemoryPool : uint8_t { kStagingIn, kStagingOut, kWorkspace, kRequests };
+inline constexpr int kMemoryPools = 4;
+
+// One block's series. Lives as long as its Metrics, so a plain pointer to it never dangles; a block
+// that is loaded again continues its series.
+class BlockMetrics {
+ public:
+  struct Impl;
+  explicit BlockMetrics(std::unique_ptr<Impl> impl);
+  ~BlockMetrics();
+  BlockMetrics(const BlockMetrics&) = delete;
+  BlockMetrics& operator=(const BlockMetrics&) = delete;
+
+  // Once for each request, when its answer is given to the transport (on a stream: for each message):
+  // requests_total{block,rpc,code}, request_duration_seconds{block,rpc}, and errors_total{category}
+  // when it failed. Called by the RPC layer.
+  void ObserveRequest(Rpc rpc, const absl::Status& status, absl::Duration whole);
+  // request_bytes and response_bytes. Called by the RPC layer.
+  void ObserveBytes(int64_t request, int64_t response);
+  // phase_duration_seconds{block,phase}. The engine observes all but kEncode, which is the RPC layer's.
+  void ObservePhase(Phase phase, absl::Duration duration);
+  // shed_total{block,cause}, for a reason that counts as shed; others are ignored. Called by whoever
+  // refuses: the engine for whatever Submit takes, the RPC layer for what never came there.
+  void CountShed(Reason reason);
+  // fallback_total{block,cause}, by the engine, for each request.
+  void CountFallback(FallbackCause cause, int64_t requests);
+  // batch_requests, batch_tokens, useful_tokens_total, padded_tokens_total; by the engine.
+  void ObserveBatch(int64_t requests, int64_t tokens, int64_t padded_tokens);
+  // weights_bytes{block,device}; 0 when the block is gone.
+  void SetWeightBytes(Device device, size_t bytes);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+struct BuildInfo {
+  std::string version, commit;
+  std::string cuda;  // the runtime's version, or "none"
+  std::string isa;   // what the CPU kernels run on: "AVX3_SPR"
+};
+
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  void SetBuildInfo(const BuildInfo& info);  // once
+
+  // The series of a loaded block; takes a lock: call it when the block is loaded and keep the pointer
+  // (ServedBlock::metrics).
+  BlockMetrics* Block(std::string_view name);
+  // For requests whose block does not exist.
+  BlockMetrics* UnknownBlock();
+  // errors_total{category} for a failure that belongs to no block (an RPC without one, an
+  // unauthenticated call).
+  void CountError(Reason reason);
+
+  // Gauges of the engine: what waits in the queues, and what was admitted and not yet released.
+  void SetQueue(int64_t tokens, int64_t bytes);
+  void SetInflight(int64_t requests);
+  void SetDeviceHealthy(Device device, bool healthy);
+  void SetMemory(Device device, MemoryPool pool, int64_t reserved, int64_t used);
+
+  // The text exposition of every series.
+  std::string Expose() const;
+  // One sample by its full name and labels exactly as exposed, e.g.
+  // `fuseblock_shed_total{block="m.layers.0.mlp",cause="expired"}`; 0 when there is none. For tests and
+  // the status page.
+  double Value(std::string_view sample) const;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fuseblock
