@@ -1,5 +1,5 @@
-// The plain HTTP side of the server: /metrics for Prometheus, /healthz (the process lives) and /readyz
-// (it takes requests) for orchestrators.
+// The plain HTTP side of the server: /metrics for Prometheus, /healthz (the process lives) and
+// /readyz (it takes requests) for orchestrators.
 #pragma once
 
 #include <functional>

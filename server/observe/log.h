@@ -1,5 +1,5 @@
-// Structured logs: an event's id (snake_case, stable: what searches and alerts match on), a sentence for
-// people, and fields. Never tensor contents, tokens or keys.
+// Structured logs: an event's id (snake_case, stable: what searches and alerts match on), a
+// sentence for people, and fields. Never tensor contents, tokens or keys.
 //
 //   Log(LogLevel::kInfo, "listening", "listening on 127.0.0.1:8001", {{"service", "grpc"}});
 //
@@ -47,15 +47,14 @@ struct LogField {
   }
 };
 
-// Sets level, format and where lines go (standard error if unset). Call it before other threads log;
-// until then text lines of info and above go to standard error.
+// Sets level, format and where lines go (standard error if unset). Call it before other threads
+// log; until then text lines of info and above go to standard error.
 void SetUpLog(LogLevel level, LogFormat format, std::FILE* file = nullptr);
 
 // Whether a line of that level would be written: ask before computing costly fields.
 bool LogEnabled(LogLevel level);
 
-// Thread-safe; one whole line per call, flushed for warnings and errors and when idle no later than the
-// process's end. Control characters in strings are escaped.
+// Thread-safe; one whole line per call, flushed at once. Control characters in strings are escaped.
 void Log(LogLevel level, std::string_view event, std::string_view message,
          std::initializer_list<LogField> fields = {});
 

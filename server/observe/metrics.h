@@ -1,8 +1,8 @@
-// What the server counts and times, in the Prometheus sense. The only names of series are here and in
-// metrics.cc; the hot path holds handles and looks nothing up.
+// What the server counts and times, in the Prometheus sense. The only names of series are here and
+// in metrics.cc; the hot path holds handles and looks nothing up.
 //
-// Thread-safe throughout. Label values are bounded: blocks are those that were loaded, names that only
-// a client made up are all counted under block="unknown".
+// Thread-safe throughout. Label values are bounded: blocks are those that were loaded, names that
+// only a client made up are all counted under block="unknown".
 #pragma once
 
 #include <cstdint>
@@ -49,16 +49,17 @@ class BlockMetrics {
   BlockMetrics(const BlockMetrics&) = delete;
   BlockMetrics& operator=(const BlockMetrics&) = delete;
 
-  // Once for each request, when its answer is given to the transport (on a stream: for each message):
-  // requests_total{block,rpc,code}, request_duration_seconds{block,rpc}, and errors_total{category}
-  // when it failed. Called by the RPC layer.
+  // Once for each request, when its answer is given to the transport (on a stream: for each
+  // message): requests_total{block,rpc,code}, request_duration_seconds{block,rpc}, and
+  // errors_total{category} when it failed. Called by the RPC layer.
   void ObserveRequest(Rpc rpc, const absl::Status& status, absl::Duration whole);
   // request_bytes and response_bytes. Called by the RPC layer.
   void ObserveBytes(int64_t request, int64_t response);
-  // phase_duration_seconds{block,phase}. The engine observes all but kEncode, which is the RPC layer's.
+  // phase_duration_seconds{block,phase}. The engine observes all but kEncode, which is the RPC
+  // layer's.
   void ObservePhase(Phase phase, absl::Duration duration);
-  // shed_total{block,cause}, for a reason that counts as shed; others are ignored. Called by whoever
-  // refuses: the engine for whatever Submit takes, the RPC layer for what never came there.
+  // shed_total{block,cause}, for a reason that counts as shed; others are ignored. Called by
+  // whoever refuses: the engine for whatever Submit takes, the RPC layer for what never came there.
   void CountShed(Reason reason);
   // fallback_total{block,cause}, by the engine, for each request.
   void CountFallback(FallbackCause cause, int64_t requests);
@@ -86,8 +87,8 @@ class Metrics {
 
   void SetBuildInfo(const BuildInfo& info);  // once
 
-  // The series of a loaded block; takes a lock: call it when the block is loaded and keep the pointer
-  // (ServedBlock::metrics).
+  // The series of a loaded block; takes a lock: call it when the block is loaded and keep the
+  // pointer (ServedBlock::metrics).
   BlockMetrics* Block(std::string_view name);
   // For requests whose block does not exist.
   BlockMetrics* UnknownBlock();
@@ -104,8 +105,8 @@ class Metrics {
   // The text exposition of every series.
   std::string Expose() const;
   // One sample by its full name and labels exactly as exposed, e.g.
-  // `fuseblock_shed_total{block="m.layers.0.mlp",cause="expired"}`; 0 when there is none. For tests and
-  // the status page.
+  // `fuseblock_shed_total{block="m.layers.0.mlp",cause="expired"}`; 0 when there is none. For tests
+  // and the status page.
   double Value(std::string_view sample) const;
 
   struct Impl;

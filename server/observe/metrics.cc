@@ -1,0 +1,297 @@
+// The series behind metrics.h. Series of a block are made on first use and then reached by one
+// atomic load; those that alerts watch from zero (sheds, answered requests) are made with the
+// block.
+#include "server/observe/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace fuseblock {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+using Buckets = Histogram::BucketBoundaries;
+
+constexpr int kCodes = 17;  // the canonical gRPC codes
+constexpr int kReasons = static_cast<int>(Reason::kInternal) + 1;
+
+constexpr std::string_view kRpcNames[kRpcs] = {"RunBlock", "StreamBlocks"};
+constexpr std::string_view kPhaseNames[kPhases] = {"queue",   "batch", "h2d",
+                                                   "compute", "d2h",   "encode"};
+constexpr const char* kFallbackNames[kFallbackCauses] = {"device_lost", "launch_failed",
+                                                         "out_of_memory"};
+constexpr const char* kPoolNames[kMemoryPools] = {"staging_in", "staging_out", "workspace",
+                                                  "requests"};
+constexpr const char* kCodeNames[kCodes] = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
+
+// 10 us to 10 s, three buckets a decade.
+const Buckets& Seconds() {
+  static const Buckets* buckets =
+      new Buckets{1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2,
+                  2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5,    10};
+  return *buckets;
+}
+
+// Powers of four: the sizes range over seven decades.
+Buckets PowersOfFour(double first, int count) {
+  Buckets buckets;
+  for (int i = 0; i < count; ++i, first *= 4) buckets.push_back(first);
+  return buckets;
+}
+
+Buckets PowersOfTwo(int count) {
+  Buckets buckets;
+  double value = 1;
+  for (int i = 0; i < count; ++i, value *= 2) buckets.push_back(value);
+  return buckets;
+}
+
+double ToSeconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
+
+// Made by `make` when it is first asked for. Two threads that race both get the same series,
+// because a family answers equal labels with the same one.
+template <typename T>
+class Lazy {
+ public:
+  template <typename Make>
+  T& Get(Make&& make) {
+    T* series = series_.load(std::memory_order_acquire);
+    if (series == nullptr) {
+      series = &make();
+      series_.store(series, std::memory_order_release);
+    }
+    return *series;
+  }
+
+ private:
+  std::atomic<T*> series_{nullptr};
+};
+
+std::string Text(std::string_view text) { return std::string(text); }
+
+}  // namespace
+
+std::string_view Name(Rpc rpc) { return kRpcNames[static_cast<int>(rpc)]; }
+std::string_view Name(Phase phase) { return kPhaseNames[static_cast<int>(phase)]; }
+
+struct Metrics::Impl {
+  prometheus::Registry registry;
+  Family<Counter>& requests = Counters("requests_total", "Requests answered, by canonical code.");
+  Family<Histogram>& request_duration =
+      Histograms("request_duration_seconds", "From a request's arrival to its answer.");
+  Family<Histogram>& phase_duration =
+      Histograms("phase_duration_seconds", "Time that requests spent in each phase.");
+  Family<Counter>& shed = Counters("shed_total", "Requests refused for load, by cause.");
+  Family<Counter>& fallback =
+      Counters("fallback_total", "Requests that another device than the preferred one answered.");
+  Family<Counter>& useful_tokens =
+      Counters("useful_tokens_total", "Tokens that blocks were run on.");
+  Family<Counter>& padded_tokens =
+      Counters("padded_tokens_total", "Tokens added to batches to fill them up.");
+  Family<Gauge>& weights = Gauges("weights_bytes", "Weights held, by block and device.");
+  Family<Counter>& errors = Counters("errors_total", "Failed requests, by reason.");
+  Family<Gauge>& memory =
+      Gauges("memory_bytes", "The engine's pools: bytes reserved, and of these in use.");
+  Family<Gauge>& device_healthy = Gauges("device_healthy", "1: takes work, 0: quarantined.");
+  Family<Gauge>& build_info = Gauges("build_info", "Always 1; the labels name the build.");
+
+  Histogram& batch_tokens =
+      Histograms("batch_tokens", "Tokens in a batch.").Add({}, PowersOfTwo(15));
+  Histogram& batch_requests =
+      Histograms("batch_requests", "Requests in a batch.").Add({}, PowersOfTwo(11));
+  Histogram& request_bytes =
+      Histograms("request_bytes", "Size of request messages.").Add({}, PowersOfFour(256, 11));
+  Histogram& response_bytes =
+      Histograms("response_bytes", "Size of answers.").Add({}, PowersOfFour(256, 11));
+  Gauge& queue_tokens = Gauges("queue_tokens", "Tokens of queued requests.").Add({});
+  Gauge& queue_bytes = Gauges("queue_bytes", "Bytes of queued requests.").Add({});
+  Gauge& inflight = Gauges("inflight_requests", "Requests admitted and not yet released.").Add({});
+
+  std::array<Counter*, kReasons> errors_by_reason;
+  std::mutex mutex;  // guards blocks
+  std::map<std::string, std::unique_ptr<BlockMetrics>, std::less<>> blocks;
+
+  Impl() {
+    for (const ReasonTraits& traits : AllReasons()) {
+      errors_by_reason[static_cast<int>(traits.reason)] =
+          &errors.Add({{"category", Text(traits.cause)}});
+    }
+  }
+
+  Family<Counter>& Counters(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(Prefixed(name)).Help(help).Register(registry);
+  }
+  Family<Gauge>& Gauges(const char* name, const char* help) {
+    return prometheus::BuildGauge().Name(Prefixed(name)).Help(help).Register(registry);
+  }
+  Family<Histogram>& Histograms(const char* name, const char* help) {
+    return prometheus::BuildHistogram().Name(Prefixed(name)).Help(help).Register(registry);
+  }
+  static std::string Prefixed(const char* name) { return std::string("fuseblock_") + name; }
+};
+
+struct BlockMetrics::Impl {
+  Impl(Metrics::Impl& all_in, std::string name) : all(all_in), block(std::move(name)) {
+    useful = &all.useful_tokens.Add({{"block", block}});
+    padded = &all.padded_tokens.Add({{"block", block}});
+    for (const ReasonTraits& traits : AllReasons()) {
+      if (!traits.shed) continue;
+      shed[static_cast<int>(traits.reason)] =
+          &all.shed.Add({{"block", block}, {"cause", Text(traits.cause)}});
+    }
+    Request(Rpc::kRunBlock, 0);
+  }
+
+  Counter& Request(Rpc rpc, int code) {
+    return requests[static_cast<int>(rpc)][code].Get([&]() -> Counter& {
+      return all.requests.Add(
+          {{"block", block}, {"rpc", Text(Name(rpc))}, {"code", kCodeNames[code]}});
+    });
+  }
+
+  Metrics::Impl& all;
+  const std::string block;
+  Lazy<Counter> requests[kRpcs][kCodes];
+  Lazy<Histogram> durations[kRpcs];
+  Lazy<Histogram> phases[kPhases];
+  Lazy<Counter> fallback[kFallbackCauses];
+  std::array<Counter*, kReasons> shed{};
+  Counter* useful;
+  Counter* padded;
+};
+
+BlockMetrics::BlockMetrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+BlockMetrics::~BlockMetrics() = default;
+
+void BlockMetrics::ObserveRequest(Rpc rpc, const absl::Status& status, absl::Duration whole) {
+  const int code = static_cast<int>(status.code());
+  impl_->Request(rpc, code >= 0 && code < kCodes ? code : 2).Increment();
+  impl_->durations[static_cast<int>(rpc)]
+      .Get([&]() -> Histogram& {
+        return impl_->all.request_duration.Add({{"block", impl_->block}, {"rpc", Text(Name(rpc))}},
+                                               Seconds());
+      })
+      .Observe(ToSeconds(whole));
+  if (!status.ok()) {
+    impl_->all.errors_by_reason[static_cast<int>(ReasonOf(status))]->Increment();
+  }
+}
+
+void BlockMetrics::ObserveBytes(int64_t request, int64_t response) {
+  impl_->all.request_bytes.Observe(static_cast<double>(request));
+  impl_->all.response_bytes.Observe(static_cast<double>(response));
+}
+
+void BlockMetrics::ObservePhase(Phase phase, absl::Duration duration) {
+  impl_->phases[static_cast<int>(phase)]
+      .Get([&]() -> Histogram& {
+        return impl_->all.phase_duration.Add(
+            {{"block", impl_->block}, {"phase", Text(Name(phase))}}, Seconds());
+      })
+      .Observe(ToSeconds(duration));
+}
+
+void BlockMetrics::CountShed(Reason reason) {
+  if (Counter* counter = impl_->shed[static_cast<int>(reason)]) counter->Increment();
+}
+
+void BlockMetrics::CountFallback(FallbackCause cause, int64_t requests) {
+  const int index = static_cast<int>(cause);
+  impl_->fallback[index]
+      .Get([&]() -> Counter& {
+        return impl_->all.fallback.Add({{"block", impl_->block}, {"cause", kFallbackNames[index]}});
+      })
+      .Increment(static_cast<double>(requests));
+}
+
+void BlockMetrics::ObserveBatch(int64_t requests, int64_t tokens, int64_t padded_tokens) {
+  impl_->all.batch_requests.Observe(static_cast<double>(requests));
+  impl_->all.batch_tokens.Observe(static_cast<double>(tokens));
+  impl_->useful->Increment(static_cast<double>(tokens));
+  impl_->padded->Increment(static_cast<double>(padded_tokens));
+}
+
+void BlockMetrics::SetWeightBytes(Device device, size_t bytes) {
+  impl_->all.weights.Add({{"block", impl_->block}, {"device", DeviceName(device)}})
+      .Set(static_cast<double>(bytes));
+}
+
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::~Metrics() = default;
+
+void Metrics::SetBuildInfo(const BuildInfo& info) {
+  impl_->build_info
+      .Add({{"version", info.version},
+            {"commit", info.commit},
+            {"cuda", info.cuda},
+            {"isa", info.isa}})
+      .Set(1);
+}
+
+BlockMetrics* Metrics::Block(std::string_view name) {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  auto found = impl_->blocks.find(name);
+  if (found == impl_->blocks.end()) {
+    auto series = std::make_unique<BlockMetrics::Impl>(*impl_, std::string(name));
+    found = impl_->blocks.emplace(name, std::make_unique<BlockMetrics>(std::move(series))).first;
+  }
+  return found->second.get();
+}
+
+// No block can have this name: blocks' names contain a dot.
+BlockMetrics* Metrics::UnknownBlock() { return Block("unknown"); }
+
+void Metrics::CountError(Reason reason) {
+  impl_->errors_by_reason[static_cast<int>(reason)]->Increment();
+}
+
+void Metrics::SetQueue(int64_t tokens, int64_t bytes) {
+  impl_->queue_tokens.Set(static_cast<double>(tokens));
+  impl_->queue_bytes.Set(static_cast<double>(bytes));
+}
+
+void Metrics::SetInflight(int64_t requests) { impl_->inflight.Set(static_cast<double>(requests)); }
+
+void Metrics::SetDeviceHealthy(Device device, bool healthy) {
+  impl_->device_healthy.Add({{"device", DeviceName(device)}}).Set(healthy ? 1 : 0);
+}
+
+void Metrics::SetMemory(Device device, MemoryPool pool, int64_t reserved, int64_t used) {
+  const char* name = kPoolNames[static_cast<int>(pool)];
+  const std::string where = DeviceName(device);
+  impl_->memory.Add({{"device", where}, {"pool", name}, {"state", "reserved"}})
+      .Set(static_cast<double>(reserved));
+  impl_->memory.Add({{"device", where}, {"pool", name}, {"state", "used"}})
+      .Set(static_cast<double>(used));
+}
+
+std::string Metrics::Expose() const {
+  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+}
+
+double Metrics::Value(std::string_view sample) const {
+  const std::string text = Expose();
+  const std::string line = "\n" + std::string(sample) + " ";
+  const size_t at = text.find(line);
+  return at == std::string::npos ? 0 : std::strtod(text.c_str() + at + line.size(), nullptr);
+}
+
+}  // namespace fuseblock
