@@ -44,3 +44,19 @@ function(fuseblock_test name)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()
+
+# fuseblock_fuzz(name SOURCES a.cc ... LINK x ...): a program around LLVMFuzzerTestOneInput. With the
+# preset `fuzz` (Clang) it searches for inputs; in every other build it is a test that replays the
+# corpus in tests/fuzz/corpus/<name>, so that an input that once broke something stays checked.
+function(fuseblock_fuzz name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE fuseblock_options ${ARG_LINK})
+  if(FUSEBLOCK_SANITIZER MATCHES "fuzzer")
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz/replay.cc)
+    add_test(NAME ${name} COMMAND ${name} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
+    set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 600)
+  endif()
+endfunction()

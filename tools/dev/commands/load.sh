@@ -1,0 +1,13 @@
+# load: starts the server, runs ghz against RunBlock and keeps the report as a record
+# usage: ./dev load [SECONDS-PER-CASE]     (default 10)
+# The record is evidence/records/load_smoke.json, ghz's own reports lie beside it in load_smoke/.
+
+main() {
+  need_debian build
+  need_python demo
+  need_go_tools
+  need_smollm2 bfloat16
+  build release fuseblock-server fuseblock
+  "$(python_of demo)" tests/load/load_smoke.py --build build/release --tools "$FUSEBLOCK_DEPS/bin" \
+    --model "$FUSEBLOCK_MODELS/$smollm2_folder" --seconds "${1:-10}"
+}
