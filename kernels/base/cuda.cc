@@ -53,8 +53,8 @@ Backend Load() {
     if (backend.unavailable.empty()) backend.unavailable = absl::StrCat(kLibrary, " not found");
     return backend;
   }
-  auto* function = reinterpret_cast<FuseblockCudaTableFunction>(
-      dlsym(library, FUSEBLOCK_CUDA_TABLE_SYMBOL));
+  auto* function =
+      reinterpret_cast<FuseblockCudaTableFunction>(dlsym(library, FUSEBLOCK_CUDA_TABLE_SYMBOL));
   const FuseblockCudaTable* table = function == nullptr ? nullptr : function();
   if (table == nullptr || table->version != FUSEBLOCK_CUDA_TABLE_VERSION) {
     backend.unavailable = absl::StrCat(kLibrary, ": built from another version (table ",
@@ -104,6 +104,14 @@ void (*CudaEntry(const char* name))(void) {
     if (std::strcmp(table->entries[i].name, name) == 0) return table->entries[i].entry;
   }
   return nullptr;
+}
+
+std::string CudaKernelUnavailable(const char* name, std::string* detail) {
+  std::string reason = CudaUnavailable(detail);
+  if (reason.empty() && CudaEntry(name) == nullptr) {
+    reason = absl::StrCat(kLibrary, " has no kernel ", name);
+  }
+  return reason;
 }
 
 absl::Status CudaStatus(const char* what, int error) {

@@ -22,6 +22,9 @@ std::string CudaUnavailableReason();
 // For the kernels' lists: the reason above, and the first device's architecture as the detail.
 std::string CudaUnavailable(std::string* detail);
 
+// The same for the kernel whose launcher has that name, which the backend may lack.
+std::string CudaKernelUnavailable(const char* name, std::string* detail);
+
 // The launcher of that name as F, or null when the backend lacks it.
 void (*CudaEntry(const char* name))(void);
 template <typename F>

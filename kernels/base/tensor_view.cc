@@ -1,5 +1,7 @@
 #include "kernels/base/tensor_view.h"
 
+#include <type_traits>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -14,9 +16,8 @@ absl::StatusOr<BasicRows<Void>> Collapse(const char* name, const View& view) {
   const int last = view.rank - 1;
   BasicRows<Void> rows{view.data, view.rows(), view.shape[last], view.shape[last]};
   if (rows.cols > 1 && view.stride[last] != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": axis ", last,
-                                                   " must be contiguous (stride 1), got stride ",
-                                                   view.stride[last]));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": axis ", last, " must be contiguous (stride 1), got stride ", view.stride[last]));
   }
   bool found = false;
   int64_t expected = 0;  // the stride that the next outer axis must have to continue the rows
@@ -27,9 +28,17 @@ absl::StatusOr<BasicRows<Void>> Collapse(const char* name, const View& view) {
           absl::StrCat(name, ": axis ", axis, " must have stride ", expected,
                        " to collapse into rows, got stride ", view.stride[axis]));
     }
+    if (!found && view.stride[axis] < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ": axis ", axis, " must have a stride >= 0, got stride ", view.stride[axis]));
+    }
     if (!found) rows.stride = view.stride[axis];
     found = true;
     expected = view.stride[axis] * view.shape[axis];
+  }
+  if (!std::is_const_v<Void> && rows.rows > 1 && rows.stride < rows.cols) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": rows must not overlap, expected stride >= ", rows.cols, ", got ", rows.stride));
   }
   return rows;
 }
@@ -45,6 +54,21 @@ Extent ExtentOf(const View& view) {
   int64_t last = 0;
   for (int i = 0; i < view.rank; ++i) last += (view.shape[i] - 1) * view.stride[i];
   return {begin, begin + static_cast<uintptr_t>(last + 1) * SizeOf(view.dtype)};
+}
+
+// Whether two views that interleave row by row share no byte: both have rows of one byte stride,
+// and their columns are apart within it (the two halves of a packed tensor).
+template <typename View>
+bool ColumnsApart(const TensorView& out, const View& in) {
+  const auto a = AsRows("", out);
+  const auto b = AsRows("", in);
+  if (!a.ok() || !b.ok()) return false;
+  const int64_t stride = a->stride * SizeOf(out.dtype);
+  if (stride <= 0 || stride != b->stride * SizeOf(in.dtype)) return false;
+  const int64_t distance = static_cast<int64_t>(reinterpret_cast<uintptr_t>(in.data) -
+                                                reinterpret_cast<uintptr_t>(out.data));
+  const int64_t offset = ((distance % stride) + stride) % stride;
+  return offset >= a->cols * SizeOf(out.dtype) && offset + b->cols * SizeOf(in.dtype) <= stride;
 }
 
 }  // namespace
@@ -79,6 +103,25 @@ absl::Status CheckDType(const char* name, const ConstTensorView& view, DType exp
                                                  ", got ", std::string(Name(view.dtype))));
 }
 
+absl::Status CheckFloat(const char* name, const ConstTensorView& view) {
+  if (Traits(view.dtype).epsilon > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": expected FP32, FP16 or BF16, got ", std::string(Name(view.dtype))));
+}
+
+absl::Status CheckDTypeOrF32(const char* name, const ConstTensorView& view, DType expected) {
+  if (view.dtype == expected || view.dtype == DType::kF32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected ", std::string(Name(expected)),
+                                                 expected == DType::kF32 ? "" : " or FP32",
+                                                 ", got ", std::string(Name(view.dtype))));
+}
+
+absl::Status CheckDevice(const char* name, const ConstTensorView& view, Device expected) {
+  if (view.device == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected on ", DeviceName(expected),
+                                                 ", got ", DeviceName(view.device)));
+}
+
 absl::Status CheckVector(const char* name, const ConstTensorView& view, int64_t expected) {
   if (view.rank == 1 && view.shape[0] == expected && (expected <= 1 || view.stride[0] == 1)) {
     return absl::OkStatus();
@@ -95,8 +138,9 @@ absl::Status CheckNoPartialOverlap(const char* out_name, const TensorView& out, 
   if (out.data == in.data && out.dtype == in.dtype && out.stride == in.stride) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      out_name, ": must be ", in_name, " itself or not touch it; they overlap in part"));
+  if (ColumnsApart(out, in)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(out_name, ": must be ", in_name,
+                                                 " itself or not touch it; they overlap in part"));
 }
 
 }  // namespace fuseblock

@@ -94,7 +94,8 @@ using Rows = BasicRows<void>;
 using ConstRows = BasicRows<const void>;
 
 // The view as rows of its last axis. INVALID_ARGUMENT, naming `name` and the axis, when the rank is
-// 0, the last axis is not contiguous, or the leading axes do not collapse to one stride.
+// 0, the last axis is not contiguous, or the leading axes do not collapse to one stride >= 0. Rows
+// of a writable view must not overlap; a read-only one may repeat a row (stride 0).
 absl::StatusOr<Rows> AsRows(const char* name, const TensorView& view);
 absl::StatusOr<ConstRows> AsRows(const char* name, const ConstTensorView& view);
 
@@ -106,9 +107,16 @@ absl::Status CheckSameShape(const char* a_name, const ConstTensorView& a, const 
                             const ConstTensorView& b);
 // OK when the view has that dtype; else INVALID_ARGUMENT with expected and given.
 absl::Status CheckDType(const char* name, const ConstTensorView& view, DType expected);
+// OK when the view is FP32, FP16 or BF16; else INVALID_ARGUMENT.
+absl::Status CheckFloat(const char* name, const ConstTensorView& view);
+// OK when the view has that dtype or FP32; else INVALID_ARGUMENT with expected and given.
+absl::Status CheckDTypeOrF32(const char* name, const ConstTensorView& view, DType expected);
+// OK when the view lies on that device; else INVALID_ARGUMENT with expected and given.
+absl::Status CheckDevice(const char* name, const ConstTensorView& view, Device expected);
 // OK when the view is a contiguous vector [expected]; else INVALID_ARGUMENT.
 absl::Status CheckVector(const char* name, const ConstTensorView& view, int64_t expected);
-// OK when out is exactly `in` or does not touch it; INVALID_ARGUMENT on a partial overlap.
+// OK when out is exactly `in` or shares no element with it (two column ranges of one wider tensor
+// share none); INVALID_ARGUMENT on a partial overlap.
 absl::Status CheckNoPartialOverlap(const char* out_name, const TensorView& out, const char* in_name,
                                    const ConstTensorView& in);
 
