@@ -2,9 +2,9 @@
 // lanes (CUDA streams or CPU workers) and hands back the outputs. It knows blocks and bytes, and
 // nothing of gRPC.
 //
-// A request's way: Submit -> admission (a Ticket or a refusal) -> the queue of its block -> a free lane
-// closes a batch, drops what is cancelled or expired, gathers the payloads into its staging, runs the
-// block, and calls each request's `done`.
+// A request's way: Submit -> admission (a Ticket or a refusal) -> the queue of its block -> a free
+// lane closes a batch, drops what is cancelled or expired, gathers the payloads into its staging,
+// runs the block, and calls each request's `done`.
 #pragma once
 
 #include <array>
@@ -34,8 +34,8 @@ struct Timings {
   double d2h = 0;      // copy from the device; 0 on the CPU
 };
 
-// One input's payload: the pieces in order are the tensor's bytes (row-major, little-endian). A piece
-// may start at any address and end inside an element.
+// One input's payload: the pieces in order are the tensor's bytes (row-major, little-endian). A
+// piece may start at any address and end inside an element.
 struct InputPayload {
   bool present = false;
   DType dtype = DType::kF32;
@@ -56,9 +56,9 @@ struct Outcome {
 
 struct Request {
   std::shared_ptr<const ServedBlock> block;
-  int64_t tokens = 0;                    // rows of every input; may be 0
-  std::array<InputPayload, 2> inputs;    // in the block's input order, validated by the caller
-  std::shared_ptr<const void> payload;   // keeps the pieces valid; released once gathered
+  int64_t tokens = 0;                   // rows of every input; may be 0
+  std::array<InputPayload, 2> inputs;   // in the block's input order, validated by the caller
+  std::shared_ptr<const void> payload;  // keeps the pieces valid; released once gathered
   absl::Time deadline = absl::InfiniteFuture();
   std::string tenant;
   int priority = 1;  // 0 highest .. 3
@@ -74,7 +74,8 @@ enum class FallbackPolicy {
 struct EngineOptions {
   std::vector<Device> devices;  // the preferred one first
   int lanes_per_device = 2;
-  int cpu_threads = 0;  // per CPU lane; 0: the machine's cores shared out evenly among the CPU lanes
+  int cpu_threads =
+      0;  // per CPU lane; 0: the machine's cores shared out evenly among the CPU lanes
   int64_t batch_tokens_max = 4096;
   int64_t queue_tokens_max = 65536;
   int64_t queue_bytes_max = int64_t{1} << 30;
