@@ -1,9 +1,10 @@
-// A served block: a norm, a feed-forward or a lookup with its weights on one device, ready to run on
-// any number of rows. Constant after Create, so any number of lanes may run it at a time, each with
-// its own workspace.
+// A served block: a norm, a feed-forward or a lookup with its weights on one device, ready to run
+// on any number of rows. Constant after Create, so any number of lanes may run it at a time, each
+// with its own workspace.
 //
-// Rows are independent: a row's output bits depend on that row's inputs, the weights, the spec and the
-// device's backend, and on nothing else (no other row, no row count, no thread count, no alignment).
+// Rows are independent: a row's output bits depend on that row's inputs, the weights, the spec and
+// the device's backend, and on nothing else (no other row, no row count, no thread count, no
+// alignment).
 #pragma once
 
 #include <cstdint>
@@ -43,19 +44,19 @@ struct BlockSpec {
   float embedding_scale = 1.0f;
 };
 
-// A block's weights by role, in host memory (a mapped checkpoint); what the kind does not use is unset.
-// FP32, FP16 or BF16; converted to the spec's dtype on Create, rounding to nearest even.
+// A block's weights by role, in host memory (a mapped checkpoint); what the kind does not use is
+// unset. FP32, FP16 or BF16; converted to the spec's dtype on Create, rounding to nearest even.
 struct BlockWeights {
-  std::optional<ConstTensorView> norm;                 // [H]
-  std::optional<ConstTensorView> gate, up;             // [I, H]
-  std::optional<ConstTensorView> down;                 // [H, I]
-  std::optional<ConstTensorView> gate_bias, up_bias;   // [I]
-  std::optional<ConstTensorView> down_bias;            // [H]
-  std::optional<ConstTensorView> table;                // [V, H]
+  std::optional<ConstTensorView> norm;                // [H]
+  std::optional<ConstTensorView> gate, up;            // [I, H]
+  std::optional<ConstTensorView> down;                // [H, I]
+  std::optional<ConstTensorView> gate_bias, up_bias;  // [I]
+  std::optional<ConstTensorView> down_bias;           // [H]
+  std::optional<ConstTensorView> table;               // [V, H]
 };
 
-// One input or output as a client sees it: `columns` is the last axis, 0 for one that has none (ids:
-// one id a token).
+// One input or output as a client sees it: `columns` is the last axis, 0 for one that has none
+// (ids: one id a token).
 struct BlockTensor {
   const char* name;
   std::vector<DType> dtypes;  // accepted, or the one given
@@ -86,15 +87,15 @@ class Block {
   // Bytes of workspace for a run of that many rows; grows with rows.
   size_t WorkspaceBytes(int64_t rows) const;
 
-  // inputs and outputs: dense [rows, columns] ([rows] for ids) on the device, in Inputs' and Outputs'
-  // order. An optional input that is left out has data == nullptr and rank 0, and so has an output
-  // that exists only with it (residual_out). workspace: WorkspaceBytes(rows) bytes on the device,
-  // 256-byte aligned, not shared with another run. Outputs must not overlap inputs.
-  // Errors: INVALID_ARGUMENT naming the tensor, expected and given; the device's own errors.
+  // inputs and outputs: dense [rows, columns] ([rows] for ids) on the device, in Inputs' and
+  // Outputs' order. An optional input that is left out has data == nullptr and rank 0, and so has
+  // an output that exists only with it (residual_out). workspace: WorkspaceBytes(rows) bytes on the
+  // device, 256-byte aligned, not shared with another run. Outputs must not overlap inputs. Errors:
+  // INVALID_ARGUMENT naming the tensor, expected and given; the device's own errors.
   absl::Status Run(const ExecutionContext& context, absl::Span<const ConstTensorView> inputs,
                    absl::Span<const TensorView> outputs, absl::Span<std::byte> workspace) const;
 
-  struct Prepared;  // the weights, defined in block.cc
+  struct Prepared;  // the weights, defined in kinds.h
   const Prepared& prepared() const { return *prepared_; }
 
  private:

@@ -1,13 +1,13 @@
 // y[M, N] = x[M, K] * W[N, K]^T (+ bias[N]): the product with a prepared weight.
 //
-// A LinearWeight is a weight made ready once for one device (packed panels on the CPU, a pinned cuBLASLt
-// algorithm on CUDA) and used by many calls and threads at a time; it is constant after Prepare.
-// x: [.., K], FP32, FP16 or BF16, the weight's dtype; last axis contiguous, leading axes collapsible.
-// y: [.., N], the weight's dtype or FP32. Must not overlap x.
-// Accumulation is in FP32, in an order that depends on (N, K) alone: a row's bits are the same alone and
-// in any batch, at any position, with any number of threads. One rounding to y's dtype after the bias.
-// M = 0: OK. K = 0 gives the bias, or zeros.
-// FP32 on CUDA never uses TF32. Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// A LinearWeight is a weight made ready once for one device (packed panels on the CPU, a pinned
+// cuBLASLt algorithm on CUDA) and used by many calls and threads at a time; it is constant after
+// Prepare. x: [.., K], FP32, FP16 or BF16, the weight's dtype; last axis contiguous, leading axes
+// collapsible. y: [.., N], the weight's dtype or FP32. Must not overlap x. Accumulation is in FP32,
+// in an order that depends on (N, K) alone: a row's bits are the same alone and in any batch, at
+// any position, with any number of threads. One rounding to y's dtype after the bias. M = 0: OK. K
+// = 0 gives the bias, or zeros. FP32 on CUDA never uses TF32. Errors: INVALID_ARGUMENT naming the
+// operand, expected and given.
 //
 // Example:  x [[1, 2]], W [[3, 4], [5, 6], [7, 8]] -> [[11, 17, 23]]
 // Smallest: M = N = K = 1. Boundary: K = 0. Invalid: x [M, K + 1].
@@ -27,7 +27,7 @@ enum class WeightLayout {
 
 class LinearWeight {
  public:
-  LinearWeight() = default;  // empty: may be assigned and destroyed only
+  LinearWeight();  // empty: may be assigned and destroyed only
   LinearWeight(LinearWeight&&) noexcept;
   LinearWeight& operator=(LinearWeight&&) noexcept;
   ~LinearWeight();

@@ -1,0 +1,171 @@
+// What each kind of block takes, gives and does: a norm, a feed-forward, both with the residual
+// stream around them, a lookup.
+#include "kernels/block/kinds.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/add_residual/add_residual.h"
+#include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/rms_norm/rms_norm.h"
+
+namespace fuseblock {
+namespace {
+
+// ---- inputs and outputs
+
+BlockTensor Hidden(const char* name, const BlockSpec& spec, bool optional = false) {
+  return {name, {spec.dtype}, spec.hidden, optional};
+}
+
+std::vector<BlockTensor> TakesX(const BlockSpec& spec) { return {Hidden("x", spec)}; }
+
+std::vector<BlockTensor> TakesXAndResidual(const BlockSpec& spec) {
+  return {Hidden("x", spec), Hidden("residual", spec, /*optional=*/true)};
+}
+
+std::vector<BlockTensor> TakesIds(const BlockSpec&) {
+  return {{"ids", {DType::kI32, DType::kI64}, 0, false}};
+}
+
+std::vector<BlockTensor> GivesY(const BlockSpec& spec) { return {Hidden("y", spec)}; }
+
+std::vector<BlockTensor> GivesYAndResidual(const BlockSpec& spec) {
+  return {Hidden("y", spec), Hidden("residual_out", spec, /*optional=*/true)};
+}
+
+// ---- formulas
+
+std::string NormText(const BlockSpec& spec, const char* of) {
+  const std::string weight =
+      spec.norm.weight_offset == 0 ? "w" : absl::StrCat("(w + ", spec.norm.weight_offset, ")");
+  return absl::StrCat(of, " / sqrt(mean(", of, "^2) + ", spec.norm.eps, ") * ", weight);
+}
+
+std::string MlpText(const char* of) {
+  return absl::StrCat("down(silu(gate(", of, ")) * up(", of, "))");
+}
+
+std::string NormResidualFormula(const BlockSpec& spec) {
+  return absl::StrCat("h = x (+ residual); y = ", NormText(spec, "h"), "; residual_out = h");
+}
+
+std::string MlpFormula(const BlockSpec&) { return absl::StrCat("y = ", MlpText("x")); }
+
+std::string FfnPathFormula(const BlockSpec& spec) {
+  return absl::StrCat("h = x (+ residual); n = ", NormText(spec, "h"), "; y = h + ", MlpText("n"));
+}
+
+std::string EmbeddingFormula(const BlockSpec& spec) {
+  return spec.embedding_scale == 1.0f ? "y = table[ids]"
+                                      : absl::StrCat("y = table[ids] * ", spec.embedding_scale);
+}
+
+// ---- workspace
+
+size_t NoWorkspace(const BlockSpec&, const Block::Prepared&, int64_t) { return 0; }
+
+size_t MlpWorkspace(const BlockSpec& spec, const Block::Prepared& weights, int64_t rows) {
+  return MlpSwiGluWorkspaceBytes(weights.mlp, rows, spec.rounding);
+}
+
+// Where the FFN path keeps its tensors: the residual stream, the norm's result, the feed-forward's.
+struct FfnPathLayout {
+  DType stream;  // of h and of the feed-forward's output
+  size_t h = 0, n = 0, down = 0, mlp = 0;
+};
+
+FfnPathLayout FfnPathLayoutOf(const BlockSpec& spec, int64_t rows) {
+  FfnPathLayout layout;
+  layout.stream = spec.rounding == Rounding::kFused ? DType::kF32 : spec.dtype;
+  size_t end = 0;
+  const auto take = [&](DType dtype) {
+    const size_t begin = end;
+    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(spec.hidden) *
+                         static_cast<size_t>(SizeOf(dtype));
+    end += (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+    return begin;
+  };
+  layout.h = take(layout.stream);
+  layout.n = take(spec.dtype);
+  layout.down = take(layout.stream);
+  layout.mlp = end;
+  return layout;
+}
+
+size_t FfnPathWorkspace(const BlockSpec& spec, const Block::Prepared& weights, int64_t rows) {
+  return FfnPathLayoutOf(spec, rows).mlp + MlpWorkspace(spec, weights, rows);
+}
+
+// ---- runs
+
+// The family's rounding form holds in `hf` only: `fused` rounds the norm's result once.
+RmsNormParams NormParams(const BlockSpec& spec) {
+  RmsNormParams params = spec.norm;
+  if (spec.rounding == Rounding::kFused) params.form = RmsNormForm::kOnce;
+  return params;
+}
+
+absl::Status RunNormResidual(const BlockRun& run) {
+  const ConstTensorView& x = run.inputs[0];
+  const ConstTensorView& residual = run.inputs[1];
+  const RmsNormParams params = NormParams(run.spec);
+  if (residual.rank == 0) {
+    return RmsNorm(run.context, x, run.weights.norm.view, params, run.outputs[0]);
+  }
+  return AddRmsNorm(run.context, x, residual, run.weights.norm.view, params, run.spec.rounding,
+                    run.outputs[0], run.outputs[1]);
+}
+
+absl::Status RunMlp(const BlockRun& run) {
+  return MlpSwiGlu(run.context, run.inputs[0], run.weights.mlp, run.spec.rounding, run.outputs[0],
+                   run.workspace);
+}
+
+absl::Status RunFfnPath(const BlockRun& run) {
+  const ConstTensorView& x = run.inputs[0];
+  const ConstTensorView& residual = run.inputs[1];
+  const RmsNormParams params = NormParams(run.spec);
+  const FfnPathLayout layout = FfnPathLayoutOf(run.spec, run.rows);
+  const auto view = [&](size_t offset, DType dtype) {
+    return TensorView(run.workspace.data() + offset, dtype, {run.rows, run.spec.hidden},
+                      run.context.device);
+  };
+  const TensorView n = view(layout.n, run.spec.dtype);
+  const TensorView down = view(layout.down, layout.stream);
+  ConstTensorView h = x;
+  if (residual.rank == 0) {
+    absl::Status s = RmsNorm(run.context, x, run.weights.norm.view, params, n);
+    if (!s.ok()) return s;
+  } else {
+    const TensorView sum = view(layout.h, layout.stream);
+    absl::Status s = AddRmsNorm(run.context, x, residual, run.weights.norm.view, params,
+                                run.spec.rounding, n, sum);
+    if (!s.ok()) return s;
+    h = sum;
+  }
+  absl::Status s = MlpSwiGlu(run.context, n, run.weights.mlp, run.spec.rounding, down,
+                             run.workspace.subspan(layout.mlp));
+  if (!s.ok()) return s;
+  return AddResidual(run.context, h, down, run.outputs[0]);
+}
+
+absl::Status RunEmbedding(const BlockRun& run) {
+  return Embedding(run.context, run.inputs[0], run.weights.table.view, run.spec.embedding_scale,
+                   run.outputs[0]);
+}
+
+constexpr KindEntry kKinds[] = {
+    {BlockKind::kNormResidual, "norm_residual", true, false, false, TakesXAndResidual,
+     GivesYAndResidual, NormResidualFormula, NoWorkspace, RunNormResidual},
+    {BlockKind::kMlp, "mlp", false, true, false, TakesX, GivesY, MlpFormula, MlpWorkspace, RunMlp},
+    {BlockKind::kFfnPath, "ffn_path", true, true, false, TakesXAndResidual, GivesY, FfnPathFormula,
+     FfnPathWorkspace, RunFfnPath},
+    {BlockKind::kEmbedding, "embedding", false, false, true, TakesIds, GivesY, EmbeddingFormula,
+     NoWorkspace, RunEmbedding},
+};
+
+}  // namespace
+
+const KindEntry& EntryOf(BlockKind kind) { return kKinds[static_cast<size_t>(kind)]; }
+
+}  // namespace fuseblock

@@ -1,0 +1,174 @@
+// A block's weights: checked against the spec, converted to the compute dtype, moved to the device.
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/base/cuda.h"
+#include "kernels/base/half.h"
+#include "kernels/block/kinds.h"
+
+namespace fuseblock {
+namespace {
+
+// OK when the role's weight is there, in host memory, floating point and of that shape.
+absl::Status CheckRole(const char* role, const std::optional<ConstTensorView>& weight,
+                       std::initializer_list<int64_t> shape) {
+  const std::string expected = absl::StrCat(role, ": expected [", absl::StrJoin(shape, ", "), "]");
+  if (!weight.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(expected, ", got no weight"));
+  }
+  if (weight->dims() != absl::MakeConstSpan(shape.begin(), shape.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(expected, ", got ", Describe(*weight)));
+  }
+  if (Traits(weight->dtype).epsilon == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(expected, " of FP32, FP16 or BF16, got ", Describe(*weight)));
+  }
+  if (weight->device.type != DeviceType::kCpu) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(role, ": expected host memory, got ", DeviceName(weight->device)));
+  }
+  return absl::OkStatus();
+}
+
+template <typename From, typename To>
+void ConvertRow(const std::byte* from, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; ++i) {  // a mapped checkpoint may lie at any address
+    From value;
+    std::memcpy(&value, from + i * static_cast<int64_t>(sizeof(From)), sizeof(From));
+    const To converted = FromFloat<To>(ToFloat(value));
+    std::memcpy(to + i * static_cast<int64_t>(sizeof(To)), &converted, sizeof(To));
+  }
+}
+
+// The weight, dense, in the dtype, in host memory.
+absl::StatusOr<Buffer> Converted(const char* role, const ConstTensorView& weight, DType dtype,
+                                 const ParallelFor& parallel_for) {
+  absl::StatusOr<ConstRows> rows = AsRows(role, weight);
+  if (!rows.ok()) return rows.status();
+  const int64_t from_size = SizeOf(weight.dtype);
+  const int64_t to_size = SizeOf(dtype);
+  absl::StatusOr<Buffer> out = Buffer::Allocate(
+      MemoryKind::kHost, static_cast<size_t>(weight.elements()) * static_cast<size_t>(to_size));
+  if (!out.ok()) return out.status();
+  parallel_for(rows->rows, [&](int64_t row) {
+    const std::byte* from =
+        static_cast<const std::byte*>(rows->data) + row * rows->stride * from_size;
+    std::byte* to = out->data() + row * rows->cols * to_size;
+    if (weight.dtype == dtype) {  // bits as they are, signalling NaNs too
+      std::memcpy(to, from, static_cast<size_t>(rows->cols * to_size));
+      return;
+    }
+    VisitFloat(weight.dtype, [&](auto source) {
+      VisitFloat(dtype, [&](auto target) {
+        ConvertRow<decltype(source), decltype(target)>(from, rows->cols, to);
+      });
+    });
+  });
+  return out;
+}
+
+absl::StatusOr<Buffer> OnDevice(Buffer host, Device device) {
+  if (device.type == DeviceType::kCpu || host.size() == 0) return host;
+  absl::StatusOr<Buffer> out = Buffer::Allocate(MemoryKind::kDevice, host.size(), device);
+  if (!out.ok()) return out.status();
+  const FuseblockCudaRuntime* cuda = CudaRuntime();
+  int error = cuda->copy_async(device.index, out->data(), host.data(), host.size(), nullptr);
+  if (error == 0) error = cuda->stream_synchronize(device.index, nullptr);
+  if (error != 0) return CudaStatus("copying a weight to the device", error);
+  return out;
+}
+
+absl::Status PrepareTensor(const char* role, const std::optional<ConstTensorView>& weight,
+                           std::initializer_list<int64_t> shape, DType dtype, Device device,
+                           const ParallelFor& parallel_for, DeviceTensor& out) {
+  if (absl::Status s = CheckRole(role, weight, shape); !s.ok()) return s;
+  absl::StatusOr<Buffer> host = Converted(role, *weight, dtype, parallel_for);
+  if (!host.ok()) return host.status();
+  absl::StatusOr<Buffer> placed = OnDevice(*std::move(host), device);
+  if (!placed.ok()) return placed.status();
+  out.buffer = *std::move(placed);
+  out.view = ConstTensorView(out.buffer.data(), dtype,
+                             absl::MakeConstSpan(shape.begin(), shape.size()), device);
+  return absl::OkStatus();
+}
+
+// The role's name before an error of its product.
+absl::Status Named(const char* role, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(role, ": ", status.message()));
+}
+
+absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView>& weight,
+                           const char* bias_role, const std::optional<ConstTensorView>& bias,
+                           std::initializer_list<int64_t> shape, DType dtype, Device device,
+                           const ParallelFor& parallel_for, LinearWeight& out) {
+  if (absl::Status s = CheckRole(role, weight, shape); !s.ok()) return s;
+  ConstTensorView source = *weight;
+  Buffer converted;
+  if (weight->dtype != dtype) {
+    absl::StatusOr<Buffer> buffer = Converted(role, *weight, dtype, parallel_for);
+    if (!buffer.ok()) return buffer.status();
+    converted = *std::move(buffer);
+    source =
+        ConstTensorView(converted.data(), dtype, absl::MakeConstSpan(shape.begin(), shape.size()));
+  }
+  std::optional<ConstTensorView> bias_source;
+  Buffer bias_converted;
+  if (bias.has_value()) {
+    if (absl::Status s = CheckRole(bias_role, bias, {*shape.begin()}); !s.ok()) return s;
+    absl::StatusOr<Buffer> buffer = Converted(bias_role, *bias, dtype, parallel_for);
+    if (!buffer.ok()) return buffer.status();
+    bias_converted = *std::move(buffer);
+    bias_source = ConstTensorView(bias_converted.data(), dtype, {*shape.begin()});
+  }
+  absl::StatusOr<LinearWeight> prepared =
+      LinearWeight::Prepare(device, source, bias_source, WeightLayout::kOutIn, parallel_for);
+  if (!prepared.ok()) return Named(role, prepared.status());
+  out = *std::move(prepared);
+  return absl::OkStatus();
+}
+
+absl::Status PrepareMlp(const BlockSpec& spec, const BlockWeights& weights, Device device,
+                        const ParallelFor& parallel_for, MlpSwiGluWeights& mlp) {
+  const int64_t h = spec.hidden;
+  const int64_t i = spec.intermediate;
+  const auto prepare = [&](const char* role, const std::optional<ConstTensorView>& weight,
+                           const char* bias_role, const std::optional<ConstTensorView>& bias,
+                           std::initializer_list<int64_t> shape, LinearWeight& out) {
+    return PrepareLinear(role, weight, bias_role, bias, shape, spec.dtype, device, parallel_for,
+                         out);
+  };
+  absl::Status s = prepare("gate", weights.gate, "gate_bias", weights.gate_bias, {i, h}, mlp.gate);
+  if (s.ok()) s = prepare("up", weights.up, "up_bias", weights.up_bias, {i, h}, mlp.up);
+  if (s.ok()) s = prepare("down", weights.down, "down_bias", weights.down_bias, {h, i}, mlp.down);
+  return s;
+}
+
+}  // namespace
+
+absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
+                            const BlockWeights& weights, Device device,
+                            const ParallelFor& parallel_for, Block::Prepared& prepared) {
+  if (entry.has_norm) {
+    absl::Status s = PrepareTensor("norm", weights.norm, {spec.hidden}, spec.dtype, device,
+                                   parallel_for, prepared.norm);
+    if (!s.ok()) return s;
+    prepared.bytes += prepared.norm.buffer.size();
+  }
+  if (entry.has_mlp) {
+    if (absl::Status s = PrepareMlp(spec, weights, device, parallel_for, prepared.mlp); !s.ok()) {
+      return s;
+    }
+    prepared.bytes +=
+        prepared.mlp.gate.bytes() + prepared.mlp.up.bytes() + prepared.mlp.down.bytes();
+  }
+  if (entry.has_table) {
+    absl::Status s = PrepareTensor("table", weights.table, {spec.vocabulary, spec.hidden},
+                                   spec.dtype, device, parallel_for, prepared.table);
+    if (!s.ok()) return s;
+    prepared.bytes += prepared.table.buffer.size();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fuseblock

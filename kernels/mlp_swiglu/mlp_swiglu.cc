@@ -1,0 +1,139 @@
+// The SwiGLU feed-forward composed of three products and the gate between them.
+#include "kernels/mlp_swiglu/mlp_swiglu.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/cuda.h"
+#include "kernels/mlp_swiglu/mlp_swiglu_ref.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace fuseblock {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+// The tensors that a run keeps in its workspace: gate and up as the products give them, and the
+// gated product, which takes gate's place when it has gate's dtype.
+struct Layout {
+  DType inner;  // of gate and up
+  size_t gate = 0, up = 0, product = 0;
+  size_t bytes = 0;
+};
+
+Layout LayoutOf(const MlpSwiGluWeights& weights, int64_t rows, Rounding rounding) {
+  const DType dtype = weights.gate.dtype();
+  Layout layout;
+  layout.inner = rounding == Rounding::kFused ? DType::kF32 : dtype;
+  const auto take = [&](DType of) {
+    const size_t begin = layout.bytes;
+    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(weights.gate.n()) *
+                         static_cast<size_t>(SizeOf(of));
+    layout.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  };
+  layout.gate = take(layout.inner);
+  layout.up = take(layout.inner);
+  layout.product = layout.inner == dtype ? layout.gate : take(dtype);
+  return layout;
+}
+
+absl::Status RunComposed(const ExecutionContext& context, const MlpSwiGluArgs& args) {
+  const MlpSwiGluWeights& weights = *args.weights;
+  const int64_t rows = args.x.rows();
+  const int64_t inner = weights.gate.n();
+  const Layout layout = LayoutOf(weights, rows, args.rounding);
+  std::byte* base = args.workspace.data();
+  const auto view = [&](size_t offset, DType dtype) {
+    return TensorView(base + offset, dtype, {rows, inner}, context.device);
+  };
+  absl::StatusOr<ConstRows> x = AsRows("x", args.x);
+  absl::StatusOr<Rows> y = AsRows("y", args.y);
+  if (!x.ok()) return x.status();
+  if (!y.ok()) return y.status();
+  ConstTensorView x_rows(x->data, args.x.dtype, {x->rows, x->cols}, context.device);
+  x_rows.stride[0] = x->stride;
+  TensorView y_rows(y->data, args.y.dtype, {y->rows, y->cols}, context.device);
+  y_rows.stride[0] = y->stride;
+
+  const TensorView gate = view(layout.gate, layout.inner);
+  const TensorView up = view(layout.up, layout.inner);
+  const TensorView product = view(layout.product, weights.gate.dtype());
+  if (absl::Status s = Linear(context, x_rows, weights.gate, gate); !s.ok()) return s;
+  if (absl::Status s = Linear(context, x_rows, weights.up, up); !s.ok()) return s;
+  if (absl::Status s = SwiGlu(context, gate, up, args.rounding, product); !s.ok()) return s;
+  return Linear(context, product, weights.down, y_rows);
+}
+
+constexpr Implementation<MlpSwiGluArgs> kImplementations[] = {
+    {"composed", DeviceType::kCpu, AlwaysAvailable, TakesAll<MlpSwiGluArgs>, RunComposed},
+    {"composed", DeviceType::kCuda, CudaUnavailable, TakesAll<MlpSwiGluArgs>, RunComposed},
+    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<MlpSwiGluArgs>, MlpSwiGluReference},
+};
+
+absl::Status CheckWeight(const char* name, const LinearWeight& weight, int64_t n, int64_t k,
+                         const LinearWeight& like) {
+  if (weight.n() == n && weight.k() == k && weight.dtype() == like.dtype() &&
+      weight.device() == like.device()) {
+    return absl::OkStatus();
+  }
+  const auto text = [](int64_t rows, int64_t cols, const LinearWeight& of) {
+    return absl::StrCat("[", rows, ", ", cols, "] ", std::string(Name(of.dtype())), " on ",
+                        DeviceName(of.device()));
+  };
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected ", text(n, k, like), ", got ",
+                                                 text(weight.n(), weight.k(), weight)));
+}
+
+absl::Status Check(const MlpSwiGluArgs& args) {
+  const LinearWeight& gate = args.weights->gate;
+  if (absl::Status s = CheckWeight("up", args.weights->up, gate.n(), gate.k(), gate); !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CheckWeight("down", args.weights->down, gate.k(), gate.n(), gate); !s.ok()) {
+    return s;
+  }
+  // x and y as the operands of the first and of the last product.
+  if (absl::Status s = CheckDType("x", args.x, gate.dtype()); !s.ok()) return s;
+  if (args.x.rank == 0 || args.x.cols() != gate.k()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("x: expected ", gate.k(), " columns, got ", Describe(args.x)));
+  }
+  if (args.rounding == Rounding::kHf || args.y.dtype != DType::kF32) {
+    if (absl::Status s = CheckDType("y", args.y, gate.dtype()); !s.ok()) return s;
+  }
+  if (absl::Status s = CheckSameShape("x", args.x, "y", args.y); !s.ok()) return s;
+  if (absl::Status s = CheckNoPartialOverlap("y", args.y, "x", args.x); !s.ok()) return s;
+  if (args.x.data == args.y.data && args.x.elements() > 0) {
+    return absl::InvalidArgumentError("y: must not be x itself: the feed-forward is not in place");
+  }
+  const size_t needed = MlpSwiGluWorkspaceBytes(*args.weights, args.x.rows(), args.rounding);
+  if (args.workspace.size() < needed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("workspace: expected ", needed, " bytes, got ", args.workspace.size()));
+  }
+  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kAlignment != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("workspace: expected ", kAlignment, "-byte alignment"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Span<const Implementation<MlpSwiGluArgs>> MlpSwiGluImplementations() {
+  return kImplementations;
+}
+
+size_t MlpSwiGluWorkspaceBytes(const MlpSwiGluWeights& weights, int64_t rows, Rounding rounding) {
+  return LayoutOf(weights, rows, rounding).bytes;
+}
+
+absl::Status MlpSwiGlu(const ExecutionContext& context, const ConstTensorView& x,
+                       const MlpSwiGluWeights& weights, Rounding rounding, const TensorView& y,
+                       absl::Span<std::byte> workspace) {
+  const MlpSwiGluArgs args{x, &weights, rounding, y, workspace};
+  if (absl::Status s = Check(args); !s.ok()) return s;
+  if (x.elements() == 0) return absl::OkStatus();
+  return RunFirst("mlp_swiglu", MlpSwiGluImplementations(), context, args);
+}
+
+}  // namespace fuseblock
