@@ -43,7 +43,7 @@ LIBRARIES = [
         r"kernels/cuda/|kernels/base/cuda\.|kernels/\w+/\w+_cuda\w*\.|.*\.cuh?$",
     ),
     ("toml++", r"toml\+\+/", r"server/config\w*\.cc$"),
-    ("CLI11", r"CLI/", r"server/(config|main)\w*\.cc$|client/cli/"),
+    ("CLI11", r"CLI/", r"server/(config|command_line)\w*\.cc$|client/cli/"),
 ]
 
 LINES_MAX = 600
