@@ -4,8 +4,8 @@
 //   std::vector<float> x(4 * 576);
 //   auto answer = client.Run(Request("smollm2.layers.0.mlp",
 //       {{"x", v1::DATA_TYPE_FP32, {4, 576}, absl::as_bytes-like span of x}}));
-//   if (!answer.ok()) { Error error = ErrorOf(answer.status()); ... error.reason, error.retry_after }
-//   answer->outputs[0]: name "y", dtype, shape [4, 576], bytes
+//   if (!answer.ok()) { Error error = ErrorOf(answer.status()); ... error.reason, error.retry_after
+//   } answer->outputs[0]: name "y", dtype, shape [4, 576], bytes
 //
 // Everything here is thread-safe unless it says otherwise. Nothing throws.
 #pragma once
@@ -29,10 +29,10 @@ namespace fuseblock::client {
 
 // A dense tensor that somebody else holds: row-major, little-endian, no padding.
 struct Tensor {
-  std::string name;                    // as GetBlock lists it: "x", "residual", "ids", "y"
+  std::string name;  // as GetBlock lists it: "x", "residual", "ids", "y"
   v1::DataType data_type = v1::DATA_TYPE_UNSPECIFIED;
-  std::vector<int64_t> shape;          // [tokens, hidden] or any more leading axes
-  absl::Span<const std::byte> data;    // product(shape) * size of the dtype
+  std::vector<int64_t> shape;        // [tokens, hidden] or any more leading axes
+  absl::Span<const std::byte> data;  // product(shape) * size of the dtype
 };
 
 // The bytes of any contiguous range of numbers.
@@ -114,7 +114,8 @@ class Stream {
   ~Stream();
 
   // Queues the request; never blocks. request_id: not in flight on this stream, else it is answered
-  // with INVALID_ARGUMENT. timeout: from its arrival at the server; infinite: the stream's deadline.
+  // with INVALID_ARGUMENT. timeout: from its arrival at the server; infinite: the stream's
+  // deadline.
   void Send(uint64_t request_id, const Request& request,
             absl::Duration timeout = absl::InfiniteDuration());
   // No more requests; waits for the answers of those sent and returns how the stream ended.
@@ -131,8 +132,8 @@ class Stream {
 
 enum class HealthState { kUnknown, kServing, kNotServing };
 
-// A connection to one server, made at the first call and remade when it breaks. Destroy it after its
-// calls and streams have ended.
+// A connection to one server, made at the first call and remade when it breaks. Destroy it after
+// its calls and streams have ended.
 class Client {
  public:
   // target: "HOST:PORT", "unix:PATH" or any gRPC target.
@@ -141,7 +142,8 @@ class Client {
 
   // Blocks until the answer is there. Errors: the server's, see ErrorOf.
   absl::StatusOr<Answer> Run(const Request& request, const CallOptions& options = {});
-  // Returns at once; calls done exactly once from one of the library's threads. done must not block.
+  // Returns at once; calls done exactly once from one of the library's threads. done must not
+  // block.
   Call RunAsync(const Request& request, const CallOptions& options,
                 absl::AnyInvocable<void(absl::StatusOr<Answer>) &&> done);
   // Opens a stream; options.timeout bounds the whole stream, options.timings is not used.
