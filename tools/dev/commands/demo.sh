@@ -4,15 +4,19 @@
 # transformers' and generates text through it. Leaves nothing running.
 
 main() {
-  local preset
+  local preset model
   title "Fuseblock demo"
   need_debian build
-  need_python demo
+  need_demo_python
   need_smollm2 bfloat16
   preset=$(run_preset)
   build "$preset" fuseblock-server fuseblock
+  model=$FUSEBLOCK_MODELS/$smollm2_folder
   start_server "$preset" build/logs/demo-server.log \
-    --model "smollm2=$FUSEBLOCK_MODELS/$smollm2_folder"
-  "$(python_of demo)" tools/demo/demo.py --server "$server_address" \
-    --metrics "$metrics_address" --model "$FUSEBLOCK_MODELS/$smollm2_folder"
+    --set "models.smollm2.path=$model" --set models.smollm2.dtype=bf16 \
+    --set models.smollm2.rounding=hf \
+    --set "models.smollm2-fp32.path=$model" --set models.smollm2-fp32.dtype=fp32 \
+    --set models.smollm2-fp32.rounding=hf
+  "$demo_python" tools/demo/demo.py --server "$server_address" --metrics "$metrics_address" \
+    --model "$model" --cli "build/$preset/client/cli/fuseblock"
 }

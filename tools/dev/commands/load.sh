@@ -4,10 +4,10 @@
 
 main() {
   need_debian build
-  need_python demo
+  need_demo_python
   need_go_tools
   need_smollm2 bfloat16
   build release fuseblock-server fuseblock
-  "$(python_of demo)" tests/load/load_smoke.py --build build/release --tools "$FUSEBLOCK_DEPS/bin" \
+  "$demo_python" tests/load/load_smoke.py --build build/release --tools "$FUSEBLOCK_DEPS/bin" \
     --model "$FUSEBLOCK_MODELS/$smollm2_folder" --seconds "${1:-10}"
 }

@@ -8,7 +8,7 @@ main() {
   preset=$(run_preset)
   build "$preset" fuseblock-server fuseblock
   if [[ $# -eq 0 ]]; then
-    need_python demo
+    need_demo_python
     need_smollm2 bfloat16
     set -- --model "smollm2=$FUSEBLOCK_MODELS/$smollm2_folder"
   fi

@@ -3,9 +3,9 @@
 
 main() {
   need_debian build
-  need_python demo
+  need_demo_python
   need_smollm2 bfloat16
   build release fuseblock-server fuseblock
-  "$(python_of demo)" tests/load/soak.py --build build/release \
+  "$demo_python" tests/load/soak.py --build build/release \
     --model "$FUSEBLOCK_MODELS/$smollm2_folder" --minutes "${1:-60}"
 }
