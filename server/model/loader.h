@@ -21,12 +21,16 @@ struct ModelOptions {
   int64_t revision = 1;
 };
 
-// Loads the model's blocks onto every device (the preferred one first), one block at a time, and
-// publishes each when `prepare` has accepted it (the engine sizes its lanes there). Every tensor's
-// name, shape and dtype is checked before anything is allocated. On an error the blocks of this call
-// are failed with it, and what was serving goes on.
-// Errors name the file, the tensor, expected and given: INVALID_ARGUMENT (config, damaged file),
-// NOT_FOUND (file or tensor), UNIMPLEMENTED (a family, activation or option that is not served).
+// Loads the model's blocks onto every device (the preferred one first), one block at a time, each
+// handed to `prepare` before it can be asked for (the engine sizes its lanes there), and publishes
+// them all together: no client meets a half-loaded revision. Every tensor's name, shape and dtype
+// is checked before anything is allocated; blocks that compute with the same weights hold them
+// once. On an error nothing of this call is published, its blocks are failed with the error (those
+// that an older revision answers stay ready), and what was serving goes on. `layers` narrows the
+// layers' parts; `final_norm` and `embed` are parts like any other. Errors name the file, the
+// tensor or field, expected and given: INVALID_ARGUMENT (options, config, damaged file), NOT_FOUND
+// (file or tensor), UNIMPLEMENTED (a family, activation or option that is not served),
+// ALREADY_EXISTS (the revision), RESOURCE_EXHAUSTED (a device has no room).
 absl::Status LoadModel(const ModelOptions& options, const std::vector<Device>& devices,
                        BlockRegistry& registry,
                        const std::function<absl::Status(const ServedBlock&)>& prepare,

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "server/model/served_block.h"
 
 namespace fuseblock {
@@ -24,8 +25,8 @@ struct BlockStatus {
   std::vector<int64_t> revisions;  // that can be asked for, ascending
   int64_t current = 0;             // answers when none is asked for; 0: none
   BlockState state = BlockState::kLoading;
-  std::string reason;                          // why it is not ready
-  std::shared_ptr<const ServedBlock> served;   // the current revision; null unless ready
+  std::string reason;                         // why it is not ready
+  std::shared_ptr<const ServedBlock> served;  // the current revision; null unless ready
 };
 
 // Thread-safe.
@@ -37,19 +38,23 @@ class BlockRegistry {
   void Fail(const std::string& name, const std::string& reason);
   // Makes the revision answer. ALREADY_EXISTS when the name has that revision.
   absl::Status Publish(std::shared_ptr<const ServedBlock> block);
+  // The same for a whole model at once: no reader sees some blocks of the new revision and some of
+  // the old. All or none.
+  absl::Status PublishAll(absl::Span<const std::shared_ptr<const ServedBlock>> blocks);
   // Takes the whole block away: new requests are refused as BLOCK_NOT_FOUND, requests that hold the
   // block finish, its memory is freed with the last of them.
   void Remove(const std::string& name);
 
-  // The revision, or the current one for an empty string. Errors: BLOCK_NOT_FOUND for an unknown name
-  // or revision (naming it), BLOCK_NOT_READY while loading (with a retry delay) or failed.
+  // The revision, or the current one for an empty string. Errors: BLOCK_NOT_FOUND for an unknown
+  // name or revision (naming it), BLOCK_NOT_READY while loading (with a retry delay) or failed.
   absl::StatusOr<std::shared_ptr<const ServedBlock>> Find(std::string_view name,
                                                           std::string_view revision) const;
   absl::StatusOr<BlockStatus> Get(std::string_view name) const;
   std::vector<BlockStatus> List(std::string_view prefix = "") const;  // by name
 
-  // Called after every change of a block's state with its name, outside the registry's lock, in order.
-  // Set once, before the first Declare.
+  // Called after every change of a block's state with its name, outside the readers' lock, in the
+  // order of the changes. The callback may read the registry, and must not change it. Set once,
+  // before the first Declare.
   void OnChange(std::function<void(const std::string& name)> callback);
 
  private:
@@ -60,7 +65,9 @@ class BlockRegistry {
     int64_t current = 0;
   };
   static BlockStatus StatusOf(const std::string& name, const Entry& entry);
+  void Notify(const std::string& name);
 
+  absl::Mutex change_mutex_;  // held through a change and its callbacks; taken before mutex_
   mutable absl::Mutex mutex_;
   std::map<std::string, Entry, std::less<>> entries_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const std::string&)> on_change_;
