@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace fuseblock {
 namespace {
@@ -126,8 +127,9 @@ struct Metrics::Impl {
   Gauge& inflight = Gauges("inflight_requests", "Requests admitted and not yet released.").Add({});
 
   std::array<Counter*, kReasons> errors_by_reason;
-  std::mutex mutex;  // guards blocks
+  std::mutex mutex;  // guards the two maps
   std::map<std::string, std::unique_ptr<BlockMetrics>, std::less<>> blocks;
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<MemoryGauge>> pools;
 
   Impl() {
     for (const ReasonTraits& traits : AllReasons()) {
@@ -229,10 +231,22 @@ void BlockMetrics::ObserveBatch(int64_t requests, int64_t tokens, int64_t padded
   impl_->padded->Increment(static_cast<double>(padded_tokens));
 }
 
-void BlockMetrics::SetWeightBytes(Device device, size_t bytes) {
+void BlockMetrics::AddWeightBytes(Device device, int64_t delta) {
   impl_->all.weights.Add({{"block", impl_->block}, {"device", DeviceName(device)}})
-      .Set(static_cast<double>(bytes));
+      .Increment(static_cast<double>(delta));
 }
+
+struct MemoryGauge::Impl {
+  Gauge& reserved;
+  Gauge& used;
+};
+
+MemoryGauge::MemoryGauge(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+MemoryGauge::~MemoryGauge() = default;
+void MemoryGauge::AddReserved(int64_t delta) {
+  impl_->reserved.Increment(static_cast<double>(delta));
+}
+void MemoryGauge::AddUsed(int64_t delta) { impl_->used.Increment(static_cast<double>(delta)); }
 
 Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
 Metrics::~Metrics() = default;
@@ -274,13 +288,19 @@ void Metrics::SetDeviceHealthy(Device device, bool healthy) {
   impl_->device_healthy.Add({{"device", DeviceName(device)}}).Set(healthy ? 1 : 0);
 }
 
-void Metrics::SetMemory(Device device, MemoryPool pool, int64_t reserved, int64_t used) {
-  const char* name = kPoolNames[static_cast<int>(pool)];
+MemoryGauge* Metrics::Memory(Device device, MemoryPool pool) {
+  const std::string pool_name = kPoolNames[static_cast<int>(pool)];
   const std::string where = DeviceName(device);
-  impl_->memory.Add({{"device", where}, {"pool", name}, {"state", "reserved"}})
-      .Set(static_cast<double>(reserved));
-  impl_->memory.Add({{"device", where}, {"pool", name}, {"state", "used"}})
-      .Set(static_cast<double>(used));
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  std::unique_ptr<MemoryGauge>& gauge = impl_->pools[{where, pool_name}];
+  if (gauge == nullptr) {
+    const auto state = [&](const char* name) -> Gauge& {
+      return impl_->memory.Add({{"device", where}, {"pool", pool_name}, {"state", name}});
+    };
+    gauge = std::make_unique<MemoryGauge>(
+        std::make_unique<MemoryGauge::Impl>(MemoryGauge::Impl{state("reserved"), state("used")}));
+  }
+  return gauge.get();
 }
 
 std::string Metrics::Expose() const {

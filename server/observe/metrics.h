@@ -35,8 +35,13 @@ enum class FallbackCause : uint8_t {
 };
 inline constexpr int kFallbackCauses = 3;
 
-// Label `pool` of memory_bytes. Label `state` is "reserved" (allocated) or "used".
-enum class MemoryPool : uint8_t { kStagingIn, kStagingOut, kWorkspace, kRequests };
+// Label `pool` of memory_bytes. Label `state` is "reserved" or "used".
+enum class MemoryPool : uint8_t {
+  kStagingIn,   // where lanes gather requests
+  kStagingOut,  // where outputs lie until they are sent
+  kWorkspace,   // on the device: intermediates, and the device's side of the staging
+  kRequests,    // inputs and outputs of admitted requests, against max_queue_bytes
+};
 inline constexpr int kMemoryPools = 4;
 
 // One block's series. Lives as long as its Metrics, so a plain pointer to it never dangles; a block
@@ -65,8 +70,21 @@ class BlockMetrics {
   void CountFallback(FallbackCause cause, int64_t requests);
   // batch_requests, batch_tokens, useful_tokens_total, padded_tokens_total; by the engine.
   void ObserveBatch(int64_t requests, int64_t tokens, int64_t padded_tokens);
-  // weights_bytes{block,device}; 0 when the block is gone.
-  void SetWeightBytes(Device device, size_t bytes);
+  // weights_bytes{block,device}: more when a revision is loaded, less when one is freed.
+  void AddWeightBytes(Device device, int64_t delta);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// One pool of memory on one device: memory_bytes{device,pool,state}. Lives as long as its Metrics.
+class MemoryGauge {
+ public:
+  struct Impl;
+  explicit MemoryGauge(std::unique_ptr<Impl> impl);
+  ~MemoryGauge();
+  void AddReserved(int64_t delta);  // bytes allocated, or for kRequests allowed
+  void AddUsed(int64_t delta);      // bytes of these in use
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -100,7 +118,8 @@ class Metrics {
   void SetQueue(int64_t tokens, int64_t bytes);
   void SetInflight(int64_t requests);
   void SetDeviceHealthy(Device device, bool healthy);
-  void SetMemory(Device device, MemoryPool pool, int64_t reserved, int64_t used);
+  // Takes a lock: call it at start and keep the pointer.
+  MemoryGauge* Memory(Device device, MemoryPool pool);
 
   // The text exposition of every series.
   std::string Expose() const;
