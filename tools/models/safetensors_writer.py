@@ -1,4 +1,4 @@
-"""Writes checkpoints: safetensors files from FP32 arrays, rounded to the dtype asked for (numpy only)."""
+"""Writes safetensors files from FP32 arrays, rounded to the dtype asked for (numpy only)."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def encode(values: np.ndarray, dtype: str) -> bytes:
-    """FP32 values as little-endian bytes of `dtype`, rounded to nearest even. No NaN is expected."""
+    """FP32 values as little-endian bytes of `dtype`, rounded to nearest even. Takes no NaN."""
     values = np.ascontiguousarray(values, np.float32)
     if dtype != "bfloat16":
         return values.astype(np.dtype(dtype).newbyteorder("<")).tobytes()

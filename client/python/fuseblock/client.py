@@ -132,9 +132,9 @@ class Client:
 
         Args:
             block: "smollm2.layers.0.mlp".
-            x: Activations [..., hidden], or token ids [...] of an integer dtype for `embed`: a NumPy
-                array (BF16 by ml_dtypes), a torch tensor or a RawTensor. The dtype must be one that
-                the block serves: nothing is converted.
+            x: Activations [..., hidden], or token ids [...] of an integer dtype for `embed`: a
+                NumPy array (BF16 by ml_dtypes), a torch tensor or a RawTensor. The dtype must be
+                one that the block serves: nothing is converted.
             residual: Added to x first, where the block takes it; of x's shape and dtype.
             timeout: Seconds for the whole call; the server drops work that can't make it.
             revision: The revision to run; by default the one that the server has set to answer.
@@ -147,9 +147,7 @@ class Client:
             FuseblockError: One of its subclasses.
             TypeError: x is of a kind or dtype that the wire doesn't have.
         """
-        answer = self.call(
-            block, _inputs(x, residual), timeout=timeout, revision=revision
-        )
+        answer = self.call(block, _inputs(x, residual), timeout=timeout, revision=revision)
         return _unpack(answer)
 
     def run_async(
@@ -262,7 +260,7 @@ def _request(block: str, inputs: Mapping[str, Any], revision: str) -> Any:
 
 
 def _answer(response: Any, call: Any, like: Any) -> Answer:
-    trailing = {key: value for key, value in call.trailing_metadata() or ()}
+    trailing = dict(call.trailing_metadata() or ())
     return Answer(
         outputs={t.name: tensors.from_wire(t, like) for t in response.outputs},
         backend=response.backend,

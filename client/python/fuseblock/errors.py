@@ -1,15 +1,15 @@
-"""Exceptions by the reason that the server gives.
+"""Exceptions by the reason that the server gives::
 
-    FuseblockError
-      Refused          the server is alive and declines for load: try again after retry_after
-        Unavailable    it drains, has lost its device, or can't be reached
-      Expired          the deadline passed (also a TimeoutError)
-      BlockNotFound    no such block or revision (also a LookupError)
-      BlockNotReady    it is loading or failed
-      InvalidRequest   a tensor's name, dtype, shape or size does not fit (also a ValueError)
-      AccessDenied     the token is missing, wrong, or lacks the right
-      Cancelled        by the caller
-      InternalError    a fault of the server
+FuseblockError
+  Refused          the server is alive and declines for load: try again after retry_after
+    Unavailable    it drains, has lost its device, or can't be reached
+  Expired          the deadline passed (also a TimeoutError)
+  BlockNotFound    no such block or revision (also a LookupError)
+  BlockNotReady    it is loading or failed
+  InvalidRequest   a tensor's name, dtype, shape or size does not fit (also a ValueError)
+  AccessDenied     the token is missing, wrong, or lacks the right
+  Cancelled        by the caller
+  InternalError    a fault of the server
 """
 
 import grpc

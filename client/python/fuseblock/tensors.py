@@ -1,4 +1,4 @@
-"""NumPy arrays, torch tensors and raw bytes to and from the wire's tensors, without converting values.
+"""NumPy arrays, torch tensors and raw bytes to and from the wire's tensors, values unchanged.
 
 torch and ml_dtypes are looked for only when the caller's tensors are theirs.
 """
