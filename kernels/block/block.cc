@@ -120,13 +120,14 @@ Block::~Block() = default;
 absl::StatusOr<std::unique_ptr<const Block>> Block::Create(const BlockSpec& spec,
                                                            const BlockWeights& weights,
                                                            Device device,
-                                                           const ParallelFor& parallel_for) {
+                                                           const ParallelFor& parallel_for,
+                                                           BlockWeightCache* cache) {
   const KindEntry& entry = EntryOf(spec.kind);
   if (absl::Status s = CheckSpec(entry, spec); !s.ok()) return s;
   auto prepared = std::make_unique<Prepared>();
   prepared->inputs = entry.inputs(spec);
   prepared->outputs = entry.outputs(spec);
-  absl::Status s = PrepareWeights(entry, spec, weights, device, parallel_for, *prepared);
+  absl::Status s = PrepareWeights(entry, spec, weights, device, parallel_for, cache, *prepared);
   if (!s.ok()) return s;
   return std::unique_ptr<const Block>(new Block(spec, device, std::move(prepared)));
 }

@@ -64,6 +64,22 @@ struct BlockTensor {
   bool optional;
 };
 
+// Blocks that are created with one cache hold a feed-forward's weights once: those whose gate, up,
+// down and biases lie at the same host addresses, for the same dtype and device (`mlp` and
+// `ffn_path` of a layer). That host memory must stay as it is while the cache lives; the blocks may
+// outlive the cache. Not thread-safe.
+class BlockWeightCache {
+ public:
+  BlockWeightCache();
+  ~BlockWeightCache();
+
+  struct Impl;  // defined in block/
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
 class Block {
  public:
   // Prepares the weights on the device. INVALID_ARGUMENT naming the role, expected and given shape
@@ -71,11 +87,14 @@ class Block {
   static absl::StatusOr<std::unique_ptr<const Block>> Create(const BlockSpec& spec,
                                                              const BlockWeights& weights,
                                                              Device device,
-                                                             const ParallelFor& parallel_for = {});
+                                                             const ParallelFor& parallel_for = {},
+                                                             BlockWeightCache* cache = nullptr);
   ~Block();
 
   const BlockSpec& spec() const { return spec_; }
   Device device() const { return device_; }
+  // Held on the device; weights that a cache shares count in the first block that was created with
+  // them.
   size_t weight_bytes() const;
 
   // In the order in which Run takes them.

@@ -65,7 +65,7 @@ std::string EmbeddingFormula(const BlockSpec& spec) {
 size_t NoWorkspace(const BlockSpec&, const Block::Prepared&, int64_t) { return 0; }
 
 size_t MlpWorkspace(const BlockSpec& spec, const Block::Prepared& weights, int64_t rows) {
-  return MlpSwiGluWorkspaceBytes(weights.mlp, rows, spec.rounding);
+  return MlpSwiGluWorkspaceBytes(*weights.mlp, rows, spec.rounding);
 }
 
 // Where the FFN path keeps its tensors: the residual stream, the norm's result, the feed-forward's.
@@ -117,7 +117,7 @@ absl::Status RunNormResidual(const BlockRun& run) {
 }
 
 absl::Status RunMlp(const BlockRun& run) {
-  return MlpSwiGlu(run.context, run.inputs[0], run.weights.mlp, run.spec.rounding, run.outputs[0],
+  return MlpSwiGlu(run.context, run.inputs[0], *run.weights.mlp, run.spec.rounding, run.outputs[0],
                    run.workspace);
 }
 
@@ -143,7 +143,7 @@ absl::Status RunFfnPath(const BlockRun& run) {
     if (!s.ok()) return s;
     h = sum;
   }
-  absl::Status s = MlpSwiGlu(run.context, n, run.weights.mlp, run.spec.rounding, down,
+  absl::Status s = MlpSwiGlu(run.context, n, *run.weights.mlp, run.spec.rounding, down,
                              run.workspace.subspan(layout.mlp));
   if (!s.ok()) return s;
   return AddResidual(run.context, h, down, run.outputs[0]);

@@ -16,9 +16,9 @@ struct DeviceTensor {
 struct Block::Prepared {
   std::vector<BlockTensor> inputs, outputs;
   DeviceTensor norm;
-  MlpSwiGluWeights mlp;
+  std::shared_ptr<const MlpSwiGluWeights> mlp;  // of several blocks where a cache shares it
   DeviceTensor table;
-  size_t bytes = 0;  // of all weights
+  size_t bytes = 0;  // of all weights that no earlier block counts
 };
 
 // What a kind's run works on. inputs and outputs have been checked against the kind's lists.
@@ -47,9 +47,11 @@ const KindEntry& EntryOf(BlockKind kind);
 
 inline constexpr size_t kWorkspaceAlignment = 256;
 
-// Converts, checks and moves the weights that the entry needs. INVALID_ARGUMENT naming the role.
+// Converts, checks and moves the weights that the entry needs; cache may be null. INVALID_ARGUMENT
+// naming the role.
 absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
                             const BlockWeights& weights, Device device,
-                            const ParallelFor& parallel_for, Block::Prepared& prepared);
+                            const ParallelFor& parallel_for, BlockWeightCache* cache,
+                            Block::Prepared& prepared);
 
 }  // namespace fuseblock

@@ -1,5 +1,8 @@
 // A block's weights: checked against the spec, converted to the compute dtype, moved to the device.
 #include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -128,8 +131,10 @@ absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView
   return absl::OkStatus();
 }
 
-absl::Status PrepareMlp(const BlockSpec& spec, const BlockWeights& weights, Device device,
-                        const ParallelFor& parallel_for, MlpSwiGluWeights& mlp) {
+absl::StatusOr<std::shared_ptr<const MlpSwiGluWeights>> PrepareMlp(
+    const BlockSpec& spec, const BlockWeights& weights, Device device,
+    const ParallelFor& parallel_for) {
+  auto mlp = std::make_shared<MlpSwiGluWeights>();
   const int64_t h = spec.hidden;
   const int64_t i = spec.intermediate;
   const auto prepare = [&](const char* role, const std::optional<ConstTensorView>& weight,
@@ -138,17 +143,44 @@ absl::Status PrepareMlp(const BlockSpec& spec, const BlockWeights& weights, Devi
     return PrepareLinear(role, weight, bias_role, bias, shape, spec.dtype, device, parallel_for,
                          out);
   };
-  absl::Status s = prepare("gate", weights.gate, "gate_bias", weights.gate_bias, {i, h}, mlp.gate);
-  if (s.ok()) s = prepare("up", weights.up, "up_bias", weights.up_bias, {i, h}, mlp.up);
-  if (s.ok()) s = prepare("down", weights.down, "down_bias", weights.down_bias, {h, i}, mlp.down);
-  return s;
+  absl::Status s = prepare("gate", weights.gate, "gate_bias", weights.gate_bias, {i, h}, mlp->gate);
+  if (s.ok()) s = prepare("up", weights.up, "up_bias", weights.up_bias, {i, h}, mlp->up);
+  if (s.ok()) s = prepare("down", weights.down, "down_bias", weights.down_bias, {h, i}, mlp->down);
+  if (!s.ok()) return s;
+  return mlp;
+}
+
+// What tells one prepared feed-forward from another: the host memory that it was made from and how
+// it is laid out, the dtype and the device.
+using MlpKey = std::vector<int64_t>;
+
+MlpKey KeyOf(const BlockSpec& spec, const BlockWeights& weights, Device device) {
+  MlpKey key = {spec.hidden, spec.intermediate, static_cast<int64_t>(spec.dtype),
+                static_cast<int64_t>(device.type), device.index};
+  for (const auto* weight : {&weights.gate, &weights.up, &weights.down, &weights.gate_bias,
+                             &weights.up_bias, &weights.down_bias}) {
+    const ConstTensorView view = weight->value_or(ConstTensorView());
+    key.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(view.data)));
+    key.push_back(static_cast<int64_t>(view.dtype));
+    key.insert(key.end(), view.shape.begin(), view.shape.begin() + view.rank);
+    key.insert(key.end(), view.stride.begin(), view.stride.begin() + view.rank);
+  }
+  return key;
 }
 
 }  // namespace
 
+// Weak: the cache finds what blocks hold and keeps nothing alive.
+struct BlockWeightCache::Impl {
+  std::map<MlpKey, std::weak_ptr<const MlpSwiGluWeights>> mlps;
+};
+BlockWeightCache::BlockWeightCache() : impl_(std::make_unique<Impl>()) {}
+BlockWeightCache::~BlockWeightCache() = default;
+
 absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
                             const BlockWeights& weights, Device device,
-                            const ParallelFor& parallel_for, Block::Prepared& prepared) {
+                            const ParallelFor& parallel_for, BlockWeightCache* cache,
+                            Block::Prepared& prepared) {
   if (entry.has_norm) {
     absl::Status s = PrepareTensor("norm", weights.norm, {spec.hidden}, spec.dtype, device,
                                    parallel_for, prepared.norm);
@@ -156,11 +188,18 @@ absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
     prepared.bytes += prepared.norm.buffer.size();
   }
   if (entry.has_mlp) {
-    if (absl::Status s = PrepareMlp(spec, weights, device, parallel_for, prepared.mlp); !s.ok()) {
-      return s;
+    std::weak_ptr<const MlpSwiGluWeights> unshared;
+    std::weak_ptr<const MlpSwiGluWeights>& slot =
+        cache == nullptr ? unshared : cache->impl().mlps[KeyOf(spec, weights, device)];
+    prepared.mlp = slot.lock();
+    if (prepared.mlp == nullptr) {
+      auto mlp = PrepareMlp(spec, weights, device, parallel_for);
+      if (!mlp.ok()) return mlp.status();
+      prepared.mlp = *std::move(mlp);
+      prepared.bytes +=
+          prepared.mlp->gate.bytes() + prepared.mlp->up.bytes() + prepared.mlp->down.bytes();
+      slot = prepared.mlp;
     }
-    prepared.bytes +=
-        prepared.mlp.gate.bytes() + prepared.mlp.up.bytes() + prepared.mlp.down.bytes();
   }
   if (entry.has_table) {
     absl::Status s = PrepareTensor("table", weights.table, {spec.vocabulary, spec.hidden},

@@ -121,7 +121,7 @@ absl::StatusOr<DType> ComputeDType(const ModelOptions& options, PlanContext cont
 absl::StatusOr<std::shared_ptr<const ServedBlock>> Build(
     const Target& target, const BlockPlan& plan, const ModelOptions& options,
     const ModelConfig& config, const std::vector<Device>& devices, ContentHasher& hasher,
-    const ParallelFor& parallel_for) {
+    BlockWeightCache& cache, const ParallelFor& parallel_for) {
   auto served = std::make_shared<ServedBlock>();
   served->name = target.name;
   served->revision = options.revision;
@@ -133,7 +133,7 @@ absl::StatusOr<std::shared_ptr<const ServedBlock>> Build(
   served->outputs = Block::Outputs(plan.spec);
   for (Device device : devices) {
     absl::StatusOr<std::unique_ptr<const Block>> block =
-        Block::Create(plan.spec, plan.weights, device, parallel_for);
+        Block::Create(plan.spec, plan.weights, device, parallel_for, &cache);
     if (!block.ok()) {
       return absl::Status(
           block.status().code(),
@@ -161,9 +161,11 @@ absl::Status LoadTargets(const std::vector<Target>& targets, const ModelOptions&
   if (!plans.ok()) return plans.status();
 
   ContentHasher hasher(parallel_for);
+  BlockWeightCache cache;
   std::vector<std::shared_ptr<const ServedBlock>> loaded;
   for (size_t i = 0; i < targets.size(); ++i) {
-    auto served = Build(targets[i], (*plans)[i], options, config, devices, hasher, parallel_for);
+    auto served =
+        Build(targets[i], (*plans)[i], options, config, devices, hasher, cache, parallel_for);
     if (!served.ok()) return served.status();
     if (prepare) {
       const absl::Status status = prepare(**served);
