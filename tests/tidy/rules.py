@@ -36,7 +36,7 @@ LIBRARIES = [
     ("protobuf", r"google/protobuf/|.*\.pb\.h$", r"server/rpc/|client/|proto/"),
     ("prometheus", r"prometheus/", r"server/observe/"),
     ("spdlog", r"spdlog/", r"server/observe/"),
-    ("Highway", r"hwy/", r"kernels/\w+/\w+_cpu\w*\.(cc|h)$|kernels/\w+/\w+_cpu-inl\.h$"),
+    ("Highway", r"hwy/", r"kernels/\w+/\w+(_cpu\w*\.(cc|h)|-inl\.h)$"),
     (
         "CUDA",
         r"cuda|cublas|cutlass|cub/|cooperative_groups|mma\.h|nvml",
