@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the series that dashboards, rules and their tests name are ones the server exports."""
+"""Checks that dashboards, rules and their tests name only series that the server exports."""
 
 import re
 import unittest

@@ -36,6 +36,9 @@ LIBRARIES = [
     ("protobuf", r"google/protobuf/|.*\.pb\.h$", r"server/rpc/|client/|proto/"),
     ("prometheus", r"prometheus/", r"server/observe/"),
     ("spdlog", r"spdlog/", r"server/observe/"),
+    ("civetweb", r"civetweb", r"server/observe/"),
+    ("nlohmann-json", r"nlohmann/", r"server/(model|observe)/|client/"),
+    ("OpenSSL", r"openssl/", r"server/(model|rpc)/\w+\.cc$"),
     ("Highway", r"hwy/", r"kernels/\w+/\w+(_cpu\w*\.(cc|h)|-inl\.h)$"),
     (
         "CUDA",

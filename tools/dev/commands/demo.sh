@@ -13,9 +13,9 @@ main() {
   build "$preset" fuseblock-server fuseblock
   model=$FUSEBLOCK_MODELS/$smollm2_folder
   start_server "$preset" build/logs/demo-server.log \
-    --set "models.smollm2.path=$model" --set models.smollm2.dtype=bf16 \
+    --set "models.smollm2.path=$model" --set models.smollm2.dtype=BF16 \
     --set models.smollm2.rounding=hf \
-    --set "models.smollm2-fp32.path=$model" --set models.smollm2-fp32.dtype=fp32 \
+    --set "models.smollm2-fp32.path=$model" --set models.smollm2-fp32.dtype=FP32 \
     --set models.smollm2-fp32.rounding=hf
   "$demo_python" tools/demo/demo.py --server "$server_address" --metrics "$metrics_address" \
     --model "$model" --cli "build/$preset/client/cli/fuseblock"
