@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Mixed load for minutes or hours: ragged requests whose every answer must have the bits that the same
-request has alone, beside wrong requests, hopeless deadlines, cancellations and clients that crash.
+"""Mixed load for minutes or hours: ragged requests whose every answer must have the bits that the
+same request has alone, beside wrong requests, hopeless deadlines, cancellations and clients that
+crash.
 
-What is counted: right answers, declared refusals (with reason), wrong bits (0), other errors (0), and
-the server's memory, which after the first tenth of the run must not grow beyond a bound. Writes
+What is counted: right answers, declared refusals (with reason), wrong bits (0), other errors (0),
+and the server's memory, which after the first tenth of the run must not grow beyond a bound. Writes
 evidence/records/soak.json.
 """
 

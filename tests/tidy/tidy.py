@@ -53,7 +53,7 @@ def check_opening(path: str, text: str) -> Iterator[str]:
     lines = text.splitlines()
     if lines and lines[0].startswith("#!"):
         lines = lines[1:]
-    if lines and OWN_HEADER.match(lines[0]) and path.endswith(".cc"):
+    if lines and OWN_HEADER.match(lines[0]) and path.endswith((".cc", ".cu")):
         stem = Path(path).stem.removesuffix("_test")
         if Path(OWN_HEADER.match(lines[0]).group(1)).stem == stem:
             return  # the header beside it says what it is for
