@@ -18,7 +18,8 @@ void* AllocateHost(size_t bytes) {
   if (bytes > SIZE_MAX - alignment) return nullptr;
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* p = std::aligned_alloc(alignment, rounded);
-  // Weights are read as one long stream: with 4 KiB pages the walk of the page table halves its speed.
+  // Weights are read as one long stream: with 4 KiB pages the walk of the page table halves its
+  // speed.
   if (p != nullptr && alignment == kHugePage) madvise(p, rounded, MADV_HUGEPAGE);
   return p;
 }

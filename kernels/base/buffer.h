@@ -10,9 +10,9 @@
 namespace fuseblock {
 
 enum class MemoryKind {
-  kHost,      // 64-byte aligned; from 2 MiB on, aligned to and advised as huge pages
-  kPinned,    // page-locked host memory, for copies to and from a GPU
-  kDevice,    // a GPU's memory
+  kHost,    // 64-byte aligned; from 2 MiB on, aligned to and advised as huge pages
+  kPinned,  // page-locked host memory, for copies to and from a GPU
+  kDevice,  // a GPU's memory
 };
 
 // Move-only. Contents are undefined after Allocate. Destroying a device or pinned buffer after the

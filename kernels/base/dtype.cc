@@ -4,8 +4,10 @@ namespace fuseblock {
 namespace {
 
 constexpr DTypeTraits kTraits[] = {
-    {DType::kF32, "FP32", "F32", "fp32", 4, 0x1p-23}, {DType::kF16, "FP16", "F16", "fp16", 2, 0x1p-10},
-    {DType::kBF16, "BF16", "BF16", "bf16", 2, 0x1p-7}, {DType::kI32, "INT32", "I32", "int32", 4, 0},
+    {DType::kF32, "FP32", "F32", "fp32", 4, 0x1p-23},
+    {DType::kF16, "FP16", "F16", "fp16", 2, 0x1p-10},
+    {DType::kBF16, "BF16", "BF16", "bf16", 2, 0x1p-7},
+    {DType::kI32, "INT32", "I32", "int32", 4, 0},
     {DType::kI64, "INT64", "I64", "int64", 8, 0},
 };
 

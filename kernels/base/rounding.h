@@ -1,5 +1,5 @@
-// Where values are rounded to the dtype on their way through a block, and the parameters of RMSNorm,
-// which several kernels share.
+// Where values are rounded to the dtype on their way through a block, and the parameters of
+// RMSNorm, which several kernels share.
 #pragma once
 
 namespace fuseblock {
@@ -11,8 +11,8 @@ enum class Rounding {
 
 // What RMSNorm rounds, by family (n = x / sqrt(mean(x^2) + eps) in FP32, w the stored weight):
 enum class RmsNormForm {
-  kOnce,               // R2, R3: ((w + offset) * n) rounded once
-  kNormalisedFirst,    // R1: n rounded to the dtype, times w rounded to the dtype
+  kOnce,             // R2, R3: ((w + offset) * n) rounded once
+  kNormalisedFirst,  // R1: n rounded to the dtype, times w rounded to the dtype
 };
 
 struct RmsNormParams {

@@ -130,15 +130,22 @@ absl::Status CheckVector(const char* name, const ConstTensorView& view, int64_t 
       absl::StrCat(name, ": expected a contiguous [", expected, "], got ", Describe(view)));
 }
 
-absl::Status CheckNoPartialOverlap(const char* out_name, const TensorView& out, const char* in_name,
-                                   const ConstTensorView& in) {
+absl::Status CheckApart(const char* out_name, const TensorView& out, const char* in_name,
+                        const ConstTensorView& in) {
   const Extent a = ExtentOf(out);
   const Extent b = ExtentOf(in);
-  if (a.begin >= b.end || b.begin >= a.end) return absl::OkStatus();
-  if (out.data == in.data && out.dtype == in.dtype && out.stride == in.stride) {
+  if (a.begin >= b.end || b.begin >= a.end || ColumnsApart(out, in)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(out_name, ": must not overlap ", in_name, ", but they share memory"));
+}
+
+absl::Status CheckNoPartialOverlap(const char* out_name, const TensorView& out, const char* in_name,
+                                   const ConstTensorView& in) {
+  if (out.data == in.data && out.dtype == in.dtype && out.dims() == in.dims() &&
+      out.stride == in.stride) {
     return absl::OkStatus();
   }
-  if (ColumnsApart(out, in)) return absl::OkStatus();
+  if (CheckApart(out_name, out, in_name, in).ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(out_name, ": must be ", in_name,
                                                  " itself or not touch it; they overlap in part"));
 }

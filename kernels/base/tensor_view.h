@@ -115,6 +115,9 @@ absl::Status CheckDTypeOrF32(const char* name, const ConstTensorView& view, DTyp
 absl::Status CheckDevice(const char* name, const ConstTensorView& view, Device expected);
 // OK when the view is a contiguous vector [expected]; else INVALID_ARGUMENT.
 absl::Status CheckVector(const char* name, const ConstTensorView& view, int64_t expected);
+// OK when the two share no element; else INVALID_ARGUMENT.
+absl::Status CheckApart(const char* out_name, const TensorView& out, const char* in_name,
+                        const ConstTensorView& in);
 // OK when out is exactly `in` or shares no element with it (two column ranges of one wider tensor
 // share none); INVALID_ARGUMENT on a partial overlap.
 absl::Status CheckNoPartialOverlap(const char* out_name, const TensorView& out, const char* in_name,

@@ -1,12 +1,13 @@
 // y[i, :] = table[ids[i], :]: the embedding lookup.
 //
-// ids: any shape, contiguous, INT32 or INT64. table: [V, H] with contiguous rows, FP32, FP16 or BF16.
-// y: ids' elements as rows, [.., H], table's dtype, last axis contiguous, not overlapping the table.
-// scale: a factor in FP32, rounded once after the product (Gemma); 1 copies the bits.
+// ids: any shape, contiguous, INT32 or INT64. table: [V, H] with contiguous rows, FP32, FP16 or
+// BF16. y: ids' elements as rows, [.., H], table's dtype, last axis contiguous, not overlapping the
+// table. scale: a factor in FP32, rounded once after the product (Gemma); 1 copies the bits.
 // Offsets are 64-bit: V * H > 2^31 is ordinary. Zero ids: OK.
-// Errors: INVALID_ARGUMENT for shapes and dtypes; OUT_OF_RANGE "ids[17]: expected 0 <= id < 49152, got
-// 50000" for the first bad id, and nothing is written. On CUDA the ids lie on the device and are not
-// read back: the caller checks them on the host with CheckEmbeddingIds before it copies them.
+// Errors: INVALID_ARGUMENT for shapes and dtypes; OUT_OF_RANGE "ids[17]: expected 0 <= id < 49152,
+// got 50000" for the first bad id, and nothing is written. On CUDA the ids lie on the device and
+// are not read back: the caller checks them on the host with CheckEmbeddingIds before it copies
+// them.
 //
 // Example:  table [[1, 2], [3, 4]], ids [1, 0] -> [[3, 4], [1, 2]]
 // Smallest: V = H = 1. Boundary: id V - 1. Invalid: id -1; id V.

@@ -1,16 +1,17 @@
 // y = silu(gate) * up: the gate of a SwiGLU feed-forward.
 //
-// gate, up, y: the same shape [.., d], last axis contiguous, leading axes collapsible to rows. Gate and
-// up may be the two halves of one packed tensor [.., 2d] (gate first): pass two views with row
+// gate, up, y: the same shape [.., d], last axis contiguous, leading axes collapsible to rows. Gate
+// and up may be the two halves of one packed tensor [.., 2d] (gate first): pass two views with row
 // stride 2d, or call SwiGluPacked. Any d >= 0, also 1, 2, 3 and 5.
 // y: FP32, FP16 or BF16; gate and up: both y's dtype or both FP32.
-// Rounding kFused: FP32 throughout, one rounding. kHf: silu(gate) is rounded to y's dtype before the
-// product, as transformers' act_fn(gate) * up stores it (needs gate and up in y's dtype, else
+// Rounding kFused: FP32 throughout, one rounding. kHf: silu(gate) is rounded to y's dtype before
+// the product, as transformers' act_fn(gate) * up stores it (needs gate and up in y's dtype, else
 // INVALID_ARGUMENT).
-// FP16: 255.9 * 261.75 overflows to inf, as it must; it stays in its row. gate = -3e38 with
-// up = 3e38 is no NaN: silu(-3e38) = -0.
-// In place: y may be gate or up when the dtypes agree; a partial overlap is an error.
-// Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// kHf evaluates silu in FP32 as eager code does, gate / (1 + exp(-gate)): for gate <= -88.7228394,
+// where that exp overflows, it is -0 (kFused keeps the value, down to -2.4e-37; neither gives NaN
+// for -inf). FP16: 255.9 * 261.75 overflows to inf, as it must; it stays in its row. gate = -3e38
+// with up = 3e38 is no NaN: silu(-3e38) = -0. In place: y may be gate or up when the dtypes agree;
+// a partial overlap is an error. Errors: INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  gate [0, 1], up [3, 2] -> [0, 1.462117157...]
 // Smallest: shape [1]. Boundary: [0, 7168], OK. Invalid: packed with an odd number of columns.

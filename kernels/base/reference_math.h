@@ -1,0 +1,24 @@
+// Functions in FP64 that several references share.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+namespace fuseblock {
+
+// x * sigmoid(x), each side by the form that cannot overflow.
+inline double SiluFp64(double x) {
+  if (x == -std::numeric_limits<double>::infinity()) return -0.0;
+  if (x >= 0 || std::isnan(x)) return x / (1 + std::exp(-x));
+  const double e = std::exp(x);
+  return x * e / (1 + e);
+}
+
+// The same as PyTorch evaluates it, x / (1 + exp(-x)) with exp in FP32: where that overflows, below
+// -88.72, the result is -0.
+inline double SiluEagerFp64(double x) {
+  if (std::isinf(static_cast<float>(std::exp(-x)))) return -0.0;
+  return SiluFp64(x);
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,35 @@
+#include "kernels/list.h"
+
+#include "kernels/add_residual/add_residual.h"
+#include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/linear/linear.h"
+#include "kernels/mlp_swiglu/mlp_swiglu.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/silu/silu.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace fuseblock {
+namespace {
+
+template <auto kList>
+std::vector<ImplementationInfo> Describe() {
+  return DescribeList(kList());
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"add_residual", Describe<AddResidualImplementations>},
+    {"silu", Describe<SiluImplementations>},
+    {"swiglu", Describe<SwiGluImplementations>},
+    {"rms_norm", Describe<RmsNormImplementations>},
+    {"add_rms_norm", Describe<AddRmsNormImplementations>},
+    {"embedding", Describe<EmbeddingImplementations>},
+    {"linear", Describe<LinearImplementations>},
+    {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
+};
+
+}  // namespace
+
+absl::Span<const KernelEntry> Kernels() { return kKernels; }
+
+}  // namespace fuseblock

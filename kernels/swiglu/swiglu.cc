@@ -1,0 +1,88 @@
+// The checks of SwiGLU's gate and the order in which its implementations are tried.
+#include "kernels/swiglu/swiglu.h"
+
+#include "kernels/base/cuda.h"
+#include "kernels/base/simd.h"
+#include "kernels/base/status.h"
+#include "kernels/swiglu/swiglu_cuda.h"
+
+namespace fuseblock {
+
+// Defined in swiglu_ref.cc and swiglu_cpu.cc.
+absl::Status SwiGluReference(const ExecutionContext& context, const SwiGluArgs& args);
+absl::Status SwiGluHighway(const ExecutionContext& context, const SwiGluArgs& args);
+
+namespace {
+
+std::string SwiGluCudaUnavailable(std::string* detail) {
+  return CudaKernelUnavailable("swiglu", detail);
+}
+
+absl::Status SwiGluCuda(const ExecutionContext& context, const SwiGluArgs& args) {
+  const FuseblockCudaRows gate = CudaRows(args.gate, args.in_dtype);
+  const FuseblockCudaRows up = CudaRows(args.up, args.in_dtype);
+  const FuseblockCudaRows y = CudaRows(args.y, args.y_dtype);
+  auto* launch = CudaLauncher<FuseblockSwiGlu>("swiglu");
+  return CudaStatus("swiglu",
+                    launch(&gate, &up, args.rounding == Rounding::kHf, &y, context.stream));
+}
+
+constexpr Implementation<SwiGluArgs> kList[] = {
+    {"cuda", DeviceType::kCuda, SwiGluCudaUnavailable, TakesAll<SwiGluArgs>, SwiGluCuda},
+    {"highway", DeviceType::kCpu, HighwayUnavailable, TakesAll<SwiGluArgs>, SwiGluHighway},
+    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<SwiGluArgs>, SwiGluReference},
+};
+
+}  // namespace
+
+absl::Span<const Implementation<SwiGluArgs>> SwiGluImplementations() { return kList; }
+
+absl::StatusOr<SwiGluArgs> CheckSwiGlu(const ConstTensorView& gate, const ConstTensorView& up,
+                                       Rounding rounding, const TensorView& y) {
+  FUSEBLOCK_RETURN_IF_ERROR(CheckFloat("y", y));
+  if (rounding == Rounding::kHf) {
+    FUSEBLOCK_RETURN_IF_ERROR(CheckDType("gate", gate, y.dtype));
+  } else {
+    FUSEBLOCK_RETURN_IF_ERROR(CheckDTypeOrF32("gate", gate, y.dtype));
+  }
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("up", up, gate.dtype));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("gate", gate, "up", up));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("gate", gate, "y", y));
+  SwiGluArgs args;
+  FUSEBLOCK_ASSIGN_OR_RETURN(args.gate, AsRows("gate", gate));
+  FUSEBLOCK_ASSIGN_OR_RETURN(args.up, AsRows("up", up));
+  FUSEBLOCK_ASSIGN_OR_RETURN(args.y, AsRows("y", y));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "gate", gate));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "up", up));
+  args.in_dtype = gate.dtype;
+  args.y_dtype = y.dtype;
+  args.rounding = rounding;
+  return args;
+}
+
+absl::Status SwiGlu(const ExecutionContext& context, const ConstTensorView& gate,
+                    const ConstTensorView& up, Rounding rounding, const TensorView& y) {
+  FUSEBLOCK_ASSIGN_OR_RETURN(const SwiGluArgs args, CheckSwiGlu(gate, up, rounding, y));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("gate", gate, context.device));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("up", up, context.device));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("y", y, context.device));
+  if (y.elements() == 0) return absl::OkStatus();
+  return RunFirst("swiglu", SwiGluImplementations(), context, args);
+}
+
+absl::Status SwiGluPacked(const ExecutionContext& context, const ConstTensorView& gate_up,
+                          Rounding rounding, const TensorView& y) {
+  if (gate_up.rank == 0 || gate_up.cols() % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gate_up: expected [.., 2 d], an even number of columns, got ", Describe(gate_up)));
+  }
+  ConstTensorView gate = gate_up;
+  gate.shape[gate.rank - 1] /= 2;
+  ConstTensorView up = gate;
+  if (up.data != nullptr) {
+    up.data = static_cast<const std::byte*>(up.data) + gate.cols() * SizeOf(up.dtype);
+  }
+  return SwiGlu(context, gate, up, rounding, y);
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,78 @@
+// SwiGLU's gate on the CPU, FP32 inside, vectorised for the machine at run time.
+#include "kernels/base/split.h"
+#include "kernels/swiglu/swiglu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/swiglu/swiglu_cpu.cc"
+#include "hwy/foreach_target.h"
+#include "kernels/base/silu-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fuseblock {
+namespace HWY_NAMESPACE {
+namespace {
+
+// `up` comes before the scale, so that a silu below FP32's range times a large `up` keeps its bits.
+struct FusedFunction {
+  HWY_INLINE VF operator()(VF gate, VF up) const {
+    const ScaledSilu silu = SiluScaled(gate);
+    return hn::Mul(hn::Mul(hn::Mul(silu.value, up), silu.scale), silu.scale);
+  }
+};
+
+template <class Out>
+struct HfFunction {
+  HWY_INLINE VF operator()(VF gate, VF up) const {
+    return hn::Mul(RoundedTo<Out>(SiluEagerOf(gate)), up);
+  }
+};
+
+template <class Out, class In, class Function>
+void SwiGluTyped(const SwiGluArgs& args, const Function& function) {
+  for (int64_t row = 0; row < args.y.rows; ++row) {
+    Map(args.y.cols, function, static_cast<Out*>(args.y.data) + row * args.y.stride,
+        static_cast<const In*>(args.gate.data) + row * args.gate.stride,
+        static_cast<const In*>(args.up.data) + row * args.up.stride);
+  }
+}
+
+}  // namespace
+
+void SwiGluRows(const SwiGluArgs& args) {
+  VisitFloat(args.y_dtype, [&](auto out) {
+    using Out = decltype(out);
+    if (args.rounding == Rounding::kHf) {
+      SwiGluTyped<Out, Out>(args, HfFunction<Out>());
+    } else if (args.in_dtype == args.y_dtype) {
+      SwiGluTyped<Out, Out>(args, FusedFunction());
+    } else {
+      SwiGluTyped<Out, float>(args, FusedFunction());
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fuseblock
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fuseblock {
+
+HWY_EXPORT(SwiGluRows);
+
+absl::Status SwiGluHighway(const ExecutionContext& context, const SwiGluArgs& args) {
+  const auto split = ElementSplit::Of(args.y, args.gate, args.up);
+  const int64_t element_bytes = 2 * SizeOf(args.in_dtype) + SizeOf(args.y_dtype);
+  ForRanges(context.parallel_for, split.units(), split.unit_elements() * element_bytes,
+            [&](int64_t begin, int64_t end) {
+              SwiGluArgs part = args;
+              part.gate = split.Part(args.gate, args.in_dtype, begin, end);
+              part.up = split.Part(args.up, args.in_dtype, begin, end);
+              part.y = split.Part(args.y, args.y_dtype, begin, end);
+              HWY_DYNAMIC_DISPATCH(SwiGluRows)(part);
+            });
+  return absl::OkStatus();
+}
+
+}  // namespace fuseblock
+#endif  // HWY_ONCE
