@@ -1,0 +1,107 @@
+// The CUDA launcher of add_rms_norm (add_rms_norm.h).
+#include "kernels/add_rms_norm/add_rms_norm_cuda.h"
+#include "kernels/base/rms_rows.cuh"
+
+namespace fuseblock {
+namespace {
+
+// h = x + r, rounded to T when that is what the norm must see; stored as residual_out on the way.
+template <typename T>
+struct SumSource {
+  static constexpr int kUnit = 16 / sizeof(T);
+  struct Raw {
+    Unit<T, kUnit> x, r;
+  };
+
+  const T* x;
+  const T* r;
+  int64_t x_stride, r_stride;
+  void* residual_out = nullptr;  // null: none
+  int64_t residual_out_stride = 0;
+  bool residual_out_float = false;  // FP32, else T
+  bool rounded = false;
+
+  __device__ void SetRow(int64_t row) {
+    x += row * x_stride;
+    r += row * r_stride;
+    if (residual_out == nullptr) return;
+    const int64_t offset = row * residual_out_stride;
+    if (residual_out_float) {
+      residual_out = static_cast<float*>(residual_out) + offset;
+    } else {
+      residual_out = static_cast<T*>(residual_out) + offset;
+    }
+  }
+  __device__ void LoadAligned(Raw& raw, int64_t col) const {
+    raw.x.LoadAligned(x + col);
+    raw.r.LoadAligned(r + col);
+  }
+  __device__ void LoadSome(Raw& raw, int64_t col, int64_t left) const {
+    raw.x.LoadSome(x + col, left);
+    raw.r.LoadSome(r + col, left);
+  }
+  __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) {
+      h[i] = ToFloat(raw.x.v[i]) + ToFloat(raw.r.v[i]);
+      if (rounded) h[i] = RoundTo<T>(h[i]);
+    }
+  }
+  __device__ void Store(const float (&h)[kUnit], int64_t col, int64_t left, bool vector) const {
+    if (residual_out == nullptr) return;
+    if (residual_out_float) {
+      StoreAs(static_cast<float*>(residual_out) + col, h, left, vector);
+    } else {
+      StoreAs(static_cast<T*>(residual_out) + col, h, left, vector);
+    }
+  }
+
+ private:
+  template <typename Out>
+  static __device__ void StoreAs(Out* to, const float (&h)[kUnit], int64_t left, bool vector) {
+    Unit<Out, kUnit> out;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) out.v[i] = FromFloat<Out>(h[i]);
+    if (vector) {
+      out.StoreAligned(to);
+    } else {
+      out.StoreSome(to, left);
+    }
+  }
+};
+
+}  // namespace
+
+int LaunchAddRmsNorm(const FuseblockCudaRows* x, const FuseblockCudaRows* r, const void* weight,
+                     int weight_dtype, float eps, float weight_offset, int normalised_first,
+                     int hf_sum, const FuseblockCudaRows* y, const FuseblockCudaRows* residual_out,
+                     void* stream) {
+  const int float_dtype = static_cast<int>(DType::kF32);
+  if (x->dtype != y->dtype || r->dtype != y->dtype) return cudaErrorInvalidValue;
+  if (residual_out != nullptr && residual_out->dtype != y->dtype &&
+      residual_out->dtype != float_dtype) {
+    return cudaErrorInvalidValue;
+  }
+  if (weight == nullptr) weight_dtype = y->dtype;
+  return VisitCudaFloat(y->dtype, [&](auto value) {
+    using T = decltype(value);
+    return VisitSameOrFloat(value, y->dtype, weight_dtype, [&](auto w) {
+      using Source = SumSource<T>;
+      RmsRowsParams p{x->rows, x->cols, y->stride, eps, weight_offset, normalised_first != 0};
+      p.vector = Aligned16(*x) && Aligned16(*r) && Aligned16(*y) &&
+                 (residual_out == nullptr || Aligned16(*residual_out)) &&
+                 Aligned16(weight, 1, 0, 1) && x->cols % Source::kUnit == 0;
+      Source source{static_cast<T*>(x->data), static_cast<T*>(r->data), x->stride, r->stride};
+      source.rounded = hf_sum != 0;
+      if (residual_out != nullptr) {
+        source.residual_out = residual_out->data;
+        source.residual_out_stride = residual_out->stride;
+        source.residual_out_float = residual_out->dtype == float_dtype;
+      }
+      return LaunchRmsRows(p, source, static_cast<const decltype(w)*>(weight),
+                           static_cast<T*>(y->data), static_cast<cudaStream_t>(stream));
+    });
+  });
+}
+
+}  // namespace fuseblock

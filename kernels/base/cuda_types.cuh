@@ -1,0 +1,123 @@
+// Element types on the device, and units: the few neighbouring elements of a row that one thread
+// loads, computes and stores together.
+//
+// A unit is 16 bytes of the widest access when everything is aligned and complete; otherwise its
+// elements are loaded and stored one by one. The arithmetic in between is the same code, so the
+// result's bits do not depend on the alignment.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/base/cuda_table.h"
+#include "kernels/base/dtype.h"
+
+namespace fuseblock {
+
+__device__ inline float ToFloat(float value) { return value; }
+__device__ inline float ToFloat(__half value) { return __half2float(value); }
+__device__ inline float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+// Nearest even; a NaN stays a NaN, overflow gives infinity, subnormals are kept.
+template <typename T>
+__device__ T FromFloat(float value) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(value);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(value);
+  } else {
+    return value;
+  }
+}
+
+// value as a tensor of T holds it.
+template <typename T>
+__device__ float RoundTo(float value) {
+  return ToFloat(FromFloat<T>(value));
+}
+
+template <typename T, int N>
+struct Unit {
+  static constexpr int kBytes = N * static_cast<int>(sizeof(T));
+  static constexpr int kPiece = kBytes < 16 ? kBytes : 16;  // one access
+  static_assert(kPiece == 4 || kPiece == 8 || kPiece == 16 || N == 1);
+  using Piece =
+      std::conditional_t<kPiece == 16, uint4, std::conditional_t<kPiece == 8, uint2, uint>>;
+
+  alignas(kPiece) T v[N];
+
+  __device__ void LoadAligned(const T* from) {
+    if constexpr (N == 1) {
+      v[0] = from[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBytes / kPiece; ++i) {
+        reinterpret_cast<Piece*>(v)[i] = reinterpret_cast<const Piece*>(from)[i];
+      }
+    }
+  }
+  // The first `count` elements, zeros after them.
+  __device__ void LoadSome(const T* from, int64_t count) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = i < count ? from[i] : FromFloat<T>(0.0f);
+  }
+  __device__ void StoreAligned(T* to) const {
+    if constexpr (N == 1) {
+      to[0] = v[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBytes / kPiece; ++i) {
+        reinterpret_cast<Piece*>(to)[i] = reinterpret_cast<const Piece*>(v)[i];
+      }
+    }
+  }
+  __device__ void StoreSome(T* to, int64_t count) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i < count) to[i] = v[i];
+    }
+  }
+};
+
+// Whether every row of the operand starts on a 16-byte boundary.
+inline bool Aligned16(const void* data, int64_t rows, int64_t stride, int element_size) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
+         (rows <= 1 || stride * element_size % 16 == 0);
+}
+inline bool Aligned16(const FuseblockCudaRows& rows) {
+  const int size = rows.dtype == static_cast<int>(DType::kF32) ? 4 : 2;
+  return Aligned16(rows.data, rows.rows, rows.stride, size);
+}
+
+inline bool IsDense(const FuseblockCudaRows& rows) {
+  return rows.rows <= 1 || rows.stride == rows.cols;
+}
+
+// Calls f(T{}) with the device type of a floating dtype; cudaErrorInvalidValue for any other.
+template <typename F>
+cudaError_t VisitCudaFloat(int dtype, F&& f) {
+  switch (static_cast<DType>(dtype)) {
+    case DType::kF32:
+      return f(float{});
+    case DType::kF16:
+      return f(__half{});
+    case DType::kBF16:
+      return f(__nv_bfloat16{});
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+// Calls f(Out{}, In{}) for in_dtype that is out_dtype or FP32; cudaErrorInvalidValue else.
+template <typename Out, typename F>
+cudaError_t VisitSameOrFloat(Out out, int out_dtype, int in_dtype, F&& f) {
+  if (in_dtype == out_dtype) return f(out);
+  if (in_dtype == static_cast<int>(DType::kF32)) return f(float{});
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,201 @@
+// The one exported symbol of libfuseblock_kernels_cuda.so: the runtime's functions in C form, and a
+// line per kernel's launcher.
+#include <cuda_runtime.h>
+
+#include <cstring>
+
+#include "kernels/add_residual/add_residual_cuda.h"
+#include "kernels/add_rms_norm/add_rms_norm_cuda.h"
+#include "kernels/base/cuda_table.h"
+#include "kernels/embedding/embedding_cuda.h"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/silu/silu_cuda.h"
+#include "kernels/swiglu/swiglu_cuda.h"
+
+namespace fuseblock {
+
+FuseblockAddResidual LaunchAddResidual;
+FuseblockSilu LaunchSilu;
+FuseblockSwiGlu LaunchSwiGlu;
+FuseblockRmsNorm LaunchRmsNorm;
+FuseblockAddRmsNorm LaunchAddRmsNorm;
+FuseblockEmbedding LaunchEmbedding;
+FuseblockLinearPlan MakeLinearPlan;
+FuseblockLinearPlanFree FreeLinearPlan;
+FuseblockLinear RunLinear;
+
+namespace {
+
+template <typename F>
+FuseblockCudaEntry Entry(const char* name, F* function) {
+  return {name, reinterpret_cast<void (*)(void)>(function)};
+}
+
+const FuseblockCudaEntry kEntries[] = {
+    Entry("add_residual", LaunchAddResidual),
+    Entry("silu", LaunchSilu),
+    Entry("swiglu", LaunchSwiGlu),
+    Entry("rms_norm", LaunchRmsNorm),
+    Entry("add_rms_norm", LaunchAddRmsNorm),
+    Entry("embedding", LaunchEmbedding),
+    Entry("linear_plan", MakeLinearPlan),
+    Entry("linear_plan_free", FreeLinearPlan),
+    Entry("linear", RunLinear),
+};
+
+// Passes an error on and takes it off the runtime's books, where a later caller would find it.
+int Checked(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
+// Runs f() with `device` current.
+template <typename F>
+int On(int device, F&& f) {
+  const cudaError_t error = cudaSetDevice(device);
+  return Checked(error == cudaSuccess ? f() : error);
+}
+
+int DeviceCount(int* count) {
+  *count = 0;
+  return Checked(cudaGetDeviceCount(count));
+}
+
+int DeviceProperties(int device, FuseblockCudaDevice* out) {
+  cudaDeviceProp properties;
+  if (const cudaError_t error = cudaGetDeviceProperties(&properties, device);
+      error != cudaSuccess) {
+    return Checked(error);
+  }
+  static_assert(sizeof(out->name) == sizeof(properties.name));
+  std::memcpy(out->name, properties.name, sizeof(out->name));
+  out->major = properties.major;
+  out->minor = properties.minor;
+  out->multiprocessors = properties.multiProcessorCount;
+  out->total_bytes = properties.totalGlobalMem;
+  out->l2_bytes = static_cast<size_t>(properties.l2CacheSize);
+  return cudaSuccess;
+}
+
+int MemoryInfo(int device, size_t* free_bytes, size_t* total_bytes) {
+  return On(device, [&] { return cudaMemGetInfo(free_bytes, total_bytes); });
+}
+
+int Malloc(int device, size_t bytes, void** out) {
+  *out = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  return On(device, [&] { return cudaMalloc(out, bytes); });
+}
+
+int Free(int device, void* p) {
+  return On(device, [&] { return cudaFree(p); });
+}
+
+int HostMalloc(size_t bytes, void** out) {
+  *out = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  return Checked(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
+}
+
+int HostFree(void* p) { return Checked(cudaFreeHost(p)); }
+
+cudaStream_t AsStream(void* stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t AsEvent(void* event) { return static_cast<cudaEvent_t>(event); }
+
+int StreamCreate(int device, void** stream) {
+  return On(device, [&] {
+    return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream),
+                                     cudaStreamNonBlocking);
+  });
+}
+int StreamDestroy(int device, void* stream) {
+  return On(device, [&] { return cudaStreamDestroy(AsStream(stream)); });
+}
+int StreamSynchronize(int device, void* stream) {
+  return On(device, [&] { return cudaStreamSynchronize(AsStream(stream)); });
+}
+int StreamQuery(int device, void* stream) {
+  return On(device, [&] { return cudaStreamQuery(AsStream(stream)); });
+}
+
+int EventCreate(int device, void** event) {
+  return On(device, [&] { return cudaEventCreate(reinterpret_cast<cudaEvent_t*>(event)); });
+}
+int EventDestroy(int device, void* event) {
+  return On(device, [&] { return cudaEventDestroy(AsEvent(event)); });
+}
+int EventRecord(int device, void* event, void* stream) {
+  return On(device, [&] { return cudaEventRecord(AsEvent(event), AsStream(stream)); });
+}
+int EventSynchronize(int device, void* event) {
+  return On(device, [&] { return cudaEventSynchronize(AsEvent(event)); });
+}
+int EventElapsedMs(void* begin, void* end, float* ms) {
+  return Checked(cudaEventElapsedTime(ms, AsEvent(begin), AsEvent(end)));
+}
+
+int CopyAsync(int device, void* destination, const void* source, size_t bytes, void* stream) {
+  if (bytes == 0) return cudaSuccess;
+  return On(device, [&] {
+    return cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, AsStream(stream));
+  });
+}
+int MemsetAsync(int device, void* destination, int value, size_t bytes, void* stream) {
+  if (bytes == 0) return cudaSuccess;
+  return On(device, [&] { return cudaMemsetAsync(destination, value, bytes, AsStream(stream)); });
+}
+int LaunchHostFunction(int device, void* stream, void (*fn)(void*), void* arg) {
+  return On(device, [&] { return cudaLaunchHostFunc(AsStream(stream), fn, arg); });
+}
+
+int DriverVersion(int* version) { return Checked(cudaDriverGetVersion(version)); }
+int RuntimeVersion(int* version) { return Checked(cudaRuntimeGetVersion(version)); }
+const char* ErrorName(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
+const char* ErrorString(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
+
+int ErrorIsSticky(int error) {
+  switch (static_cast<cudaError_t>(error)) {
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
+    case cudaErrorUnknown:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+const FuseblockCudaTable kTable = {
+    FUSEBLOCK_CUDA_TABLE_VERSION,
+    {DeviceCount,    DeviceProperties,  MemoryInfo,         Malloc,
+     Free,           HostMalloc,        HostFree,           StreamCreate,
+     StreamDestroy,  StreamSynchronize, StreamQuery,        EventCreate,
+     EventDestroy,   EventRecord,       EventSynchronize,   EventElapsedMs,
+     CopyAsync,      MemsetAsync,       LaunchHostFunction, DriverVersion,
+     RuntimeVersion, ErrorName,         ErrorString,        ErrorIsSticky},
+    kEntries,
+    static_cast<int>(sizeof(kEntries) / sizeof(kEntries[0])),
+};
+
+}  // namespace
+}  // namespace fuseblock
+
+extern "C" __attribute__((visibility("default"))) const FuseblockCudaTable* fuseblock_cuda_table(
+    void) {
+  return &fuseblock::kTable;
+}

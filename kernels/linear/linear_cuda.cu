@@ -1,0 +1,138 @@
+// The plan of a product on CUDA and its run: cuBLASLt with pinned algorithms where the shape allows
+// it, plain FMA tiles elsewhere. Which of the two depends on (N, K) and the machine's libraries
+// alone: rows that lie badly are copied, never computed in another way.
+#include <algorithm>
+#include <cstdio>
+
+#include "kernels/base/cuda_launch.cuh"
+#include "kernels/base/cuda_types.cuh"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/linear/linear_probe_cuda.h"
+#include "kernels/linear/linear_tiles_cuda.h"
+
+namespace fuseblock {
+namespace {
+
+constexpr int64_t kRowsPerCall = 65536;  // of one product: within every library's grid limits
+constexpr int64_t kRowsStaged = 1024;    // bounds the scratch of rows that lie badly
+
+struct Plan {
+  int device = 0;
+  int dtype = 0;
+  int64_t n = 0, k = 0;
+  const void* weight = nullptr;
+  const float* bias = nullptr;
+  const PinnedProducts* pinned = nullptr;  // null: plain tiles
+};
+
+FuseblockCudaRows RowsFrom(const FuseblockCudaRows& rows, int64_t first, int64_t count) {
+  const int64_t size = rows.dtype == static_cast<int>(DType::kF32) ? 4 : 2;
+  FuseblockCudaRows part = rows;
+  part.data = static_cast<std::byte*>(rows.data) + first * rows.stride * size;
+  part.rows = count;
+  return part;
+}
+
+cudaError_t CopyRows(const FuseblockCudaRows& to, const FuseblockCudaRows& from,
+                     cudaStream_t stream) {
+  const size_t size = from.dtype == static_cast<int>(DType::kF32) ? 4 : 2;
+  return cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * size, from.data,
+                           static_cast<size_t>(from.stride) * size,
+                           static_cast<size_t>(from.cols) * size, static_cast<size_t>(from.rows),
+                           cudaMemcpyDeviceToDevice, stream);
+}
+
+cudaError_t RunPinned(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
+                      cudaStream_t stream) {
+  const PinnedProduct& product = y.dtype == plan.dtype ? plan.pinned->same : plan.pinned->wide;
+  for (int64_t first = 0; first < x.rows; first += kRowsPerCall) {
+    const int64_t count = std::min(kRowsPerCall, x.rows - first);
+    const cudaError_t error =
+        Multiply(*plan.pinned, product, plan.weight, RowsFrom(x, first, count).data, x.stride,
+                 count, RowsFrom(y, first, count).data, y.stride, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+// Through scratch of the stream's own: rows that do not lie on 16-byte boundaries, and sums that a
+// bias is added to before they are rounded.
+cudaError_t RunStaged(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
+                      cudaStream_t stream) {
+  const int float_dtype = static_cast<int>(DType::kF32);
+  const int64_t rows = std::min(kRowsStaged, x.rows);
+  const int out_dtype = plan.bias != nullptr ? float_dtype : y.dtype;
+  FuseblockCudaRows x_copy{nullptr, x.dtype, rows, x.cols, x.cols};
+  FuseblockCudaRows y_copy{nullptr, out_dtype, rows, y.cols, y.cols};
+  // 4 bytes an element are enough for any dtype; y's part starts on a 16-byte boundary.
+  const int64_t x_bytes = CeilDiv(rows * x.cols * 4, 256) * 256;
+  const int64_t y_bytes = rows * y.cols * 4;
+  cudaError_t error = cudaMallocAsync(&x_copy.data, static_cast<size_t>(x_bytes + y_bytes), stream);
+  if (error != cudaSuccess) return error;
+  y_copy.data = static_cast<std::byte*>(x_copy.data) + x_bytes;
+  void* const scratch = x_copy.data;
+  for (int64_t first = 0; first < x.rows && error == cudaSuccess; first += rows) {
+    const int64_t count = std::min(rows, x.rows - first);
+    x_copy.rows = y_copy.rows = count;
+    const FuseblockCudaRows y_part = RowsFrom(y, first, count);
+    error = CopyRows(x_copy, RowsFrom(x, first, count), stream);
+    if (error == cudaSuccess) error = RunPinned(plan, x_copy, y_copy, stream);
+    if (error != cudaSuccess) break;
+    error = plan.bias != nullptr ? LaunchAddBias(y_copy, plan.bias, y_part, stream)
+                                 : CopyRows(y_part, y_copy, stream);
+  }
+  const cudaError_t freed = cudaFreeAsync(scratch, stream);
+  return error == cudaSuccess ? freed : error;
+}
+
+cudaError_t Run(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
+                cudaStream_t stream) {
+  if (plan.pinned == nullptr) return LaunchLinearTiles(x, plan.weight, plan.bias, y, stream);
+  if (Aligned16(x) && Aligned16(y)) {
+    if (plan.bias == nullptr) return RunPinned(plan, x, y, stream);
+    if (y.dtype == static_cast<int>(DType::kF32)) {
+      const cudaError_t error = RunPinned(plan, x, y, stream);
+      return error == cudaSuccess ? LaunchAddBias(y, plan.bias, y, stream) : error;
+    }
+  }
+  return RunStaged(plan, x, y, stream);
+}
+
+}  // namespace
+
+int MakeLinearPlan(int device, int dtype, int64_t n, int64_t k, const void* weight,
+                   const float* bias, void** plan, char* algorithm) {
+  *plan = nullptr;
+  cudaError_t error = cudaSetDevice(device);
+  auto made = new Plan{device, dtype, n, k, weight, bias, nullptr};
+  if (error == cudaSuccess && reinterpret_cast<uintptr_t>(weight) % 16 == 0) {
+    error = PinProducts(device, dtype, n, k, &made->pinned);
+  }
+  if (error != cudaSuccess) {
+    delete made;
+    cudaGetLastError();
+    return error;
+  }
+  std::snprintf(algorithm, 64, "%s",
+                made->pinned == nullptr ? "FP32 FMA tiles 64 x 64" : made->pinned->name);
+  *plan = made;
+  return cudaSuccess;
+}
+
+void FreeLinearPlan(void* plan) { delete static_cast<Plan*>(plan); }
+
+int RunLinear(const void* plan_pointer, const FuseblockCudaRows* x, const FuseblockCudaRows* y,
+              void* stream_pointer) {
+  const Plan& plan = *static_cast<const Plan*>(plan_pointer);
+  const auto stream = static_cast<cudaStream_t>(stream_pointer);
+  if (x->dtype != plan.dtype || x->cols != plan.k || y->cols != plan.n || x->rows != y->rows) {
+    return cudaErrorInvalidValue;
+  }
+  if (x->rows == 0 || plan.n == 0) return cudaSuccess;
+  cudaError_t error = cudaSetDevice(plan.device);
+  if (error == cudaSuccess) error = Run(plan, *x, *y, stream);
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,52 @@
+// Which cuBLASLt algorithms a product of one shape uses: pinned once per process, device and shape.
+//
+// y[M, N] = x[M, K] * W[N, K]^T is cuBLASLt's column-major D[N, M] = A^T[N, K] * B[K, M], A the
+// weight. Algorithms are asked for without split along K and without workspace. One is pinned as
+// the base: the first whose probe rows have the same bits alone, in batches of many sizes and at
+// any position. For each range of M the library's preferred algorithm is pinned in its place only
+// if it gives those same bits: so a row's bits do not depend on M, and few or many rows each have a
+// fitting tile.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/linear/cublaslt_cuda.h"
+
+namespace fuseblock {
+
+// M up to `rows`, by the algorithm that the library prefers at M = `typical`.
+struct RowRange {
+  int64_t rows, typical;
+};
+inline constexpr RowRange kRowRanges[] = {{32, 16}, {128, 96}, {512, 256}, {INT64_MAX, 4096}};
+inline constexpr int kRowRangeCount = sizeof(kRowRanges) / sizeof(kRowRanges[0]);
+
+// The product of one shape with outputs of one dtype.
+struct PinnedProduct {
+  bool usable = false;
+  cudaDataType_t type, out_type;
+  cublasLtMatmulAlgo_t algorithms[kRowRangeCount];
+  int pinned_ranges = 0;  // of kRowRanges: with an algorithm other than the base's
+};
+
+struct PinnedProducts {
+  const CublasLt* lt = nullptr;
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulDesc_t desc = nullptr;
+  int64_t n = 0, k = 0;
+  PinnedProduct same, wide;  // outputs in the weight's dtype, in FP32 (equal for FP32)
+  char name[64] = "";
+};
+
+// *out is null when no algorithm can be had for that shape (no cuBLASLt, rows that are no multiple
+// of 16 bytes, a probe that fails). Kept for the life of the process. Thread-safe.
+cudaError_t PinProducts(int device, int dtype, int64_t n, int64_t k, const PinnedProducts** out);
+
+// One product of rows that lie on 16-byte boundaries; strides in elements.
+cudaError_t Multiply(const PinnedProducts& products, const PinnedProduct& product,
+                     const void* weight, const void* x, int64_t x_stride, int64_t rows, void* y,
+                     int64_t y_stride, cudaStream_t stream);
+
+}  // namespace fuseblock

@@ -1,0 +1,21 @@
+// The product in plain FP32 FMA, for every size, stride and alignment: what a plan falls back to,
+// and what the pinned algorithms are compared with.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/base/cuda_table.h"
+
+namespace fuseblock {
+
+// y = x * weight^T (+ bias). weight: dense [n, k] of x's dtype; bias: FP32 [n] or null; y: x's
+// dtype or FP32. An output is summed along K in segments of 64, each a chain of FMA, the segments
+// added in order: its bits depend on nothing but its row of x and its row of the weight.
+cudaError_t LaunchLinearTiles(const FuseblockCudaRows& x, const void* weight, const float* bias,
+                              const FuseblockCudaRows& y, cudaStream_t stream);
+
+// y = x + bias on every row, x FP32, rounded once to y's dtype; y may be x.
+cudaError_t LaunchAddBias(const FuseblockCudaRows& x, const float* bias, const FuseblockCudaRows& y,
+                          cudaStream_t stream);
+
+}  // namespace fuseblock
