@@ -10,7 +10,14 @@
 namespace fuseblock {
 namespace {
 
+std::string OnlyBf16(const LinearArgs& args) {
+  const DType dtype = args.weight->dtype();
+  return dtype == DType::kBF16 ? "" : absl::StrCat("takes BF16, not ", std::string(Name(dtype)));
+}
+
 constexpr Implementation<LinearArgs> kImplementations[] = {
+    {"avx512_bf16", DeviceType::kCpu, LinearAvx512Bf16Unavailable, OnlyBf16, LinearAvx512Bf16},
+    {"highway", DeviceType::kCpu, LinearHighwayUnavailable, TakesAll<LinearArgs>, LinearHighway},
     {"cublaslt", DeviceType::kCuda, CudaUnavailable, TakesAll<LinearArgs>, LinearCuda},
     {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<LinearArgs>, LinearReference},
 };

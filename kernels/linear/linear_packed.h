@@ -1,9 +1,10 @@
 // What a LinearWeight holds: private to linear/.
 //
 // On the CPU a weight W[N, K] lies in panels of 64 outputs: [ceil(N/64)][K][64], for BF16 in pairs
-// along K: [ceil(N/64)][ceil(K/2)][64][2]. A product then reads a panel as one contiguous stream,
-// with lanes over N and each activation broadcast, so that every output is one chain along K and
-// needs no sum across lanes. What N and K lack is zero.
+// along K: [ceil(N/64)][ceil(K/2)][64][2], the earlier step in the upper half of the pair's 32 bits
+// (why: see linear_avx512_bf16.cc). A product then reads a panel as one contiguous stream, with
+// lanes over N and each activation broadcast, so that every output is one chain along K and needs
+// no sum across lanes. What N and K lack is zero.
 #pragma once
 
 #include <string>
@@ -45,7 +46,7 @@ inline int64_t PanelElements(DType dtype, int64_t k) {
 inline int64_t PanelOffset(DType dtype, int64_t k, int64_t row, int64_t col) {
   const int64_t base = row / kPanelWidth * PanelElements(dtype, k);
   const int64_t lane = row % kPanelWidth;
-  if (dtype == DType::kBF16) return base + col / 2 * (2 * kPanelWidth) + 2 * lane + col % 2;
+  if (dtype == DType::kBF16) return base + col / 2 * (2 * kPanelWidth) + 2 * lane + 1 - col % 2;
   return base + col * kPanelWidth + lane;
 }
 

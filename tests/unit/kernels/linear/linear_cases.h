@@ -1,0 +1,111 @@
+// What the tests of the product share: a product made ready, and its value in FP64 with the bound
+// that the number of roundings gives.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/linear/linear.h"
+#include "tests/support/cpu_variants.h"
+#include "tests/support/host_tensor.h"
+
+namespace fuseblock::testing {
+
+using LinearVariant = CpuVariant<LinearArgs>;
+
+inline std::vector<LinearVariant> LinearVariantsFor(const LinearWeight& weight) {
+  const LinearArgs args{{}, &weight, {}, weight.dtype()};
+  std::vector<LinearVariant> fitting;
+  for (const LinearVariant& variant : CpuVariants(LinearImplementations())) {
+    if (variant.implementation->why_not(args).empty()) fitting.push_back(variant);
+  }
+  return fitting;
+}
+
+inline LinearWeight Prepared(const HostTensor& weight, const HostTensor* bias = nullptr,
+                             WeightLayout layout = WeightLayout::kOutIn) {
+  std::optional<ConstTensorView> bias_view;
+  if (bias != nullptr) bias_view = bias->view();
+  absl::StatusOr<LinearWeight> prepared =
+      LinearWeight::Prepare(Device(), weight.view(), bias_view, layout);
+  EXPECT_TRUE(prepared.ok()) << prepared.status();
+  return *std::move(prepared);
+}
+
+// Runs one variant, by itself.
+inline void RunVariant(const LinearVariant& variant, const ConstTensorView& x,
+                       const LinearWeight& weight, const TensorView& y,
+                       const ParallelFor& parallel_for = {}) {
+  const absl::StatusOr<LinearArgs> args = CheckLinear(x, weight, y);
+  ASSERT_TRUE(args.ok()) << args.status();
+  const ScopedTarget scoped(variant.target);
+  const ExecutionContext context{Device(), nullptr, parallel_for};
+  const absl::Status status = variant.implementation->run(context, *args);
+  ASSERT_TRUE(status.ok()) << variant.name << ": " << status;
+}
+
+// Roundings that an output passes through on its way to FP32: the chain of a segment of 64 steps,
+// one addition for each segment, the bias. (A product that is rounded by itself takes the place of
+// the chain's first addition, which is exact.)
+inline double AccumulationRoundings(int64_t k) {
+  return static_cast<double>(std::min<int64_t>(k, 64) + (k + 63) / 64 + 1);
+}
+
+struct Exact {
+  double value = 0;
+  double norm = 0;  // sum of |w| |x| and |bias|
+};
+
+inline Exact ExactOutput(const HostTensor& x, int64_t m, const HostTensor& w, int64_t n,
+                         const HostTensor* bias = nullptr) {
+  Exact exact;
+  for (int64_t k = 0; k < x.cols(); ++k) {
+    const double product = x.at(m, k) * w.at(n, k);
+    exact.value += product;
+    exact.norm += std::fabs(product);
+  }
+  if (bias != nullptr) {
+    exact.value += bias->at(0, n);
+    exact.norm += std::fabs(bias->at(0, n));
+  }
+  return exact;
+}
+
+// Half a unit in the last place of `value` in the dtype.
+inline double HalfUlp(DType dtype, double value) {
+  const double smallest_normal = dtype == DType::kF16 ? 0x1p-14 : 0x1p-126;
+  const double magnitude = std::max(std::fabs(value), smallest_normal);
+  return std::exp2(std::floor(std::log2(magnitude))) * Traits(dtype).epsilon / 2;
+}
+
+// The largest |error| / bound over all outputs, with the cell named.
+struct Worst {
+  double ratio = 0;
+  std::string text;
+};
+
+inline void Compare(const HostTensor& y, const HostTensor& x, const HostTensor& w,
+                    const HostTensor* bias, Worst& worst, int64_t column_step = 1) {
+  for (int64_t m = 0; m < y.rows(); ++m) {
+    for (int64_t n = 0; n < y.cols(); n += column_step) {
+      const Exact exact = ExactOutput(x, m, w, n, bias);
+      const double accumulated = AccumulationRoundings(x.cols()) * 0x1p-24 * exact.norm;
+      double bound = accumulated + HalfUlp(y.dtype(), std::fabs(exact.value) + accumulated);
+      if (y.dtype() != DType::kF32) bound += 0x1p-24 * std::fabs(exact.value);
+      const double error = std::fabs(y.at(m, n) - exact.value);
+      const double ratio = error / bound;
+      if (!(ratio <= worst.ratio)) {  // a NaN is the worst
+        worst.ratio = std::isnan(ratio) ? HUGE_VAL : ratio;
+        worst.text = absl::StrCat("y[", m, ", ", n, "] of M ", y.rows(), ", N ", y.cols(), ", K ",
+                                  x.cols(), ": ", y.at(m, n), ", exact ", exact.value, ", error ",
+                                  error, ", bound ", bound);
+      }
+    }
+  }
+}
+
+}  // namespace fuseblock::testing

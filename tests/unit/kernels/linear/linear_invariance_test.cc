@@ -1,0 +1,108 @@
+// A row's bits: the same alone and in any batch, at any position, with any number of threads, from
+// any address and stride, run to run, and on every instruction set with a fused multiply-add.
+#include <gtest/gtest.h>
+
+#include "server/engine/cpu_team.h"
+#include "tests/unit/kernels/linear/linear_cases.h"
+
+namespace fuseblock::testing {
+namespace {
+
+constexpr int64_t kRows = 257;
+
+class LinearInvarianceTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(DTypes, LinearInvarianceTest, ::testing::ValuesIn(kFloatDTypes),
+                         [](const auto& tested) { return std::string(Name(tested.param)); });
+
+// Every row by itself.
+HostTensor RowsAlone(const LinearVariant& variant, const HostTensor& x, const LinearWeight& weight,
+                     DType y_dtype) {
+  HostTensor alone(y_dtype, {x.rows(), weight.n()});
+  for (int64_t m = 0; m < x.rows(); ++m) {
+    RunVariant(variant, ConstTensorView(x.row(m), x.dtype(), {1, x.cols()}), weight,
+               TensorView(alone.row(m), y_dtype, {1, weight.n()}));
+  }
+  return alone;
+}
+
+// [first, first + count) of `rows` as one batch is what the rows are alone.
+void ExpectBatch(const LinearVariant& variant, const HostTensor& x, const LinearWeight& weight,
+                 const HostTensor& alone, int64_t first, int64_t count,
+                 const ParallelFor& parallel_for) {
+  HostTensor y(alone.dtype(), {count, weight.n()});
+  RunVariant(variant, ConstTensorView(x.row(first), x.dtype(), {count, x.cols()}), weight, y.view(),
+             parallel_for);
+  ASSERT_TRUE(SameRows(y, 0, alone, first, count))
+      << variant.name << ": rows " << first << " to " << first + count << ", threads "
+      << parallel_for.threads;
+}
+
+TEST_P(LinearInvarianceTest, EveryBatchSizeAtSeveralPositions) {
+  CpuTeam team(2);
+  // Three segments, the last one odd; two panels, the last one of 6 outputs.
+  const HostTensor w = NormalTensor(GetParam(), {70, 149}, 1);
+  const HostTensor b = NormalTensor(GetParam(), {70}, 2);
+  const LinearWeight weight = Prepared(w, &b);
+  const HostTensor x = NormalTensor(GetParam(), {kRows, 149}, 3);
+  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
+    const bool every = variant.fast && variant.fused && variant.target != 0;
+    for (const DType y_dtype : {GetParam(), DType::kF32}) {
+      const HostTensor alone = RowsAlone(variant, x, weight, y_dtype);
+      for (int64_t count = 1; count <= kRows; count += every || count < 8 ? 1 : 31) {
+        const ParallelFor threads = count % 2 == 0 ? team.parallel_for() : ParallelFor();
+        for (const int64_t first : {int64_t{0}, (kRows - count) / 2, kRows - count}) {
+          ASSERT_NO_FATAL_FAILURE(ExpectBatch(variant, x, weight, alone, first, count, threads));
+        }
+      }
+      for (int run = 0; run < 10; ++run) {  // run to run, on two threads and on one
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectBatch(variant, x, weight, alone, 0, kRows, team.parallel_for()));
+        ASSERT_NO_FATAL_FAILURE(ExpectBatch(variant, x, weight, alone, 0, kRows, {}));
+      }
+      if (y_dtype == DType::kF32) break;
+    }
+  }
+}
+
+TEST_P(LinearInvarianceTest, AnyAddressAndStride) {
+  const HostTensor w = NormalTensor(GetParam(), {70, 149}, 1);
+  const LinearWeight weight = Prepared(w);
+  const HostTensor x = NormalTensor(GetParam(), {13, 149}, 3);
+  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
+    const HostTensor alone = RowsAlone(variant, x, weight, GetParam());
+    for (const size_t offset : {0, 1, 2, 4, 6, 33}) {
+      for (const int64_t gap : {0, 1, 3, 64}) {
+        HostTensor moved(GetParam(), {13, 149}, gap, offset);
+        for (int64_t m = 0; m < 13; ++m) std::memcpy(moved.row(m), x.row(m), x.row_bytes());
+        HostTensor y(GetParam(), {13, 70}, gap, offset);
+        RunVariant(variant, moved.view(), weight, y.view());
+        ASSERT_TRUE(SameRows(y, 0, alone, 0, 13))
+            << variant.name << ", offset " << offset << ", gap " << gap;
+        ASSERT_TRUE(y.GuardsIntact());
+      }
+    }
+  }
+}
+
+// The chain is the same on every instruction set with a fused multiply-add, so a mixed fleet of
+// machines gives the same bits. (Normal values: VDPBF16PS takes subnormal ones for zero.)
+TEST_P(LinearInvarianceTest, InstructionSetsAgree) {
+  const HostTensor w = NormalTensor(GetParam(), {130, 577}, 1);
+  const HostTensor b = NormalTensor(GetParam(), {130}, 2);
+  const LinearWeight weight = Prepared(w, &b);
+  const HostTensor x = NormalTensor(GetParam(), {50, 577}, 3);
+  std::optional<HostTensor> first;
+  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
+    if (!variant.fused || variant.name == "reference") continue;
+    HostTensor y(DType::kF32, {50, 130});
+    RunVariant(variant, x.view(), weight, y.view());
+    if (first.has_value()) {
+      EXPECT_TRUE(SameRows(y, 0, *first, 0, 50)) << variant.name;
+    } else {
+      first = y;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fuseblock::testing
