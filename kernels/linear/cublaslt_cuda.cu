@@ -1,3 +1,4 @@
+// Finds and opens cuBLASLt; see the header for where it looks.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <glob.h>

@@ -1,3 +1,4 @@
+// Asks cuBLASLt for algorithms and proves them on probe rows; see the header.
 #include <cstdio>
 #include <memory>
 #include <mutex>

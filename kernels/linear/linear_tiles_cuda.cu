@@ -1,3 +1,4 @@
+// Tiles of 64 x 64 outputs in shared memory, 4 x 4 a thread, FP32 FMA along K; see the header.
 #include "kernels/base/cuda_launch.cuh"
 #include "kernels/base/cuda_types.cuh"
 #include "kernels/linear/linear_tiles_cuda.h"
