@@ -34,7 +34,7 @@ COPY . .
 ARG COMMIT=unknown
 RUN cmake --preset release -DFUSEBLOCK_TESTS=OFF "-DFUSEBLOCK_COMMIT=$COMMIT" && \
     cmake --build build/release && \
-    cmake --install build/release --strip --component programs --prefix /install
+    cmake --install build/release --strip --prefix /install
 
 FROM build AS build-cuda
 RUN python3 -m pip install --no-cache-dir --no-deps --target /cuda -r deploy/packages/cuda.txt && \
@@ -45,15 +45,16 @@ RUN python3 -m pip install --no-cache-dir --no-deps --target /cuda -r deploy/pac
 RUN cmake --preset cuda -DFUSEBLOCK_TESTS=OFF "-DFUSEBLOCK_COMMIT=$COMMIT" \
         -DCMAKE_CUDA_COMPILER=/cuda/nvidia/cu13/bin/nvcc -DCUDAToolkit_ROOT=/cuda/nvidia/cu13 && \
     cmake --build build/cuda && \
-    cmake --install build/cuda --strip --component programs --prefix /install && \
+    cmake --install build/cuda --strip --prefix /install && \
     cp /cuda/nvidia/cu13/lib/libcublasLt.so.13 /install/lib/
 
 FROM runtime AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
-COPY --from=build-cuda /install /usr/local
+COPY --from=build-cuda /install/bin /usr/local/bin
+COPY --from=build-cuda /install/lib/*.so* /usr/local/lib/
 USER 10001
 
 FROM runtime AS cpu
-COPY --from=build /install /usr/local
+COPY --from=build /install/bin /usr/local/bin
 USER 10001

@@ -1,0 +1,27 @@
+# The install tree: the programs, and the kernels as a library that is used without the server:
+# find_package(fuseblock) and link fuseblock::kernels.
+include(CMakePackageConfigHelpers)
+
+foreach(program fuseblock-server fuseblock)
+  if(TARGET ${program})  # FUSEBLOCK_SERVER is off where only the kernels are wanted
+    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endforeach()
+
+set_target_properties(fuseblock_options PROPERTIES EXPORT_NAME options)
+set_target_properties(fuseblock_kernels PROPERTIES EXPORT_NAME kernels)
+target_include_directories(fuseblock_options INTERFACE
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/fuseblock>)
+install(TARGETS fuseblock_options fuseblock_kernels EXPORT fuseblock
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fuseblock FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE)
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/fuseblock)
+install(EXPORT fuseblock NAMESPACE fuseblock:: DESTINATION ${package})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/fuseblockConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/fuseblockConfig.cmake INSTALL_DESTINATION ${package})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/fuseblockConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/fuseblockConfig.cmake
+  ${PROJECT_BINARY_DIR}/fuseblockConfigVersion.cmake DESTINATION ${package})
