@@ -23,6 +23,7 @@
 
 namespace fuseblock {
 
+class Lane;
 class Metrics;
 
 // Microseconds that a request spent in each phase.
@@ -84,6 +85,8 @@ struct EngineOptions {
   // Called after every change of a device's health, from any thread, outside the engine's locks, so
   // that health services can ask CanServe again. Must not block.
   std::function<void()> on_device_change;
+  // Makes the lanes; unset: the real ones. The one place where faults are injected (faulty_lane.h).
+  std::function<absl::StatusOr<std::unique_ptr<Lane>>(Device device, int cpu_threads)> make_lane;
 };
 
 enum class DeviceHealth { kHealthy, kQuarantined };

@@ -1,0 +1,282 @@
+// The public face of the engine, and what happens on a caller's thread: Submit, Cancel, Drain.
+#include "server/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/engine/engine_impl.h"
+#include "server/engine/worker.h"
+#include "server/reason.h"
+
+namespace fuseblock {
+namespace {
+
+absl::Status CheckPositive(const char* name, int64_t value) {
+  if (value > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected > 0, got ", value));
+}
+
+absl::Status CheckAtMost(const char* name, int64_t value, const char* bound_name, int64_t bound) {
+  if (value <= bound) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": expected at most ", bound_name, " (", bound, "), got ", value));
+}
+
+absl::Status CheckOptions(const EngineOptions& options) {
+  if (options.devices.empty()) return absl::InvalidArgumentError("devices: expected at least one");
+  for (const absl::Status& status :
+       {CheckPositive("lanes_per_device", options.lanes_per_device),
+        CheckPositive("batch_tokens_max", options.batch_tokens_max),
+        CheckPositive("queue_tokens_max", options.queue_tokens_max),
+        CheckPositive("queue_bytes_max", options.queue_bytes_max),
+        CheckPositive("request_tokens_max", options.request_tokens_max),
+        CheckAtMost("request_tokens_max", options.request_tokens_max, "batch_tokens_max",
+                    options.batch_tokens_max),
+        CheckAtMost("request_tokens_max", options.request_tokens_max, "queue_tokens_max",
+                    options.queue_tokens_max)}) {
+    if (!status.ok()) return status;
+  }
+  if (options.cpu_threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cpu_threads: expected >= 0, got ", options.cpu_threads));
+  }
+  return absl::OkStatus();
+}
+
+void Answer(Request& request, absl::Status status) {
+  Outcome outcome;
+  outcome.status = std::move(status);
+  std::move(request.done)(std::move(outcome));
+}
+
+// The budget that is left for the rest of a wait; the wall clock is read once, at the start.
+class Countdown {
+ public:
+  explicit Countdown(absl::Time deadline)
+      // A day stands for ever: what waits that long is not waited for.
+      : end_(std::chrono::steady_clock::now() +
+             absl::ToChronoNanoseconds(
+                 std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(24)))) {}
+  std::chrono::steady_clock::time_point end() const { return end_; }
+  absl::Duration left() const {
+    return absl::FromChrono(std::max(end_ - std::chrono::steady_clock::now(),
+                                     std::chrono::steady_clock::duration::zero()));
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point end_;
+};
+
+}  // namespace
+
+absl::Time MonotonicNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       Metrics& metrics) {
+  if (absl::Status s = CheckOptions(options); !s.ok()) return s;
+  auto impl = std::make_unique<Impl>(options, metrics);
+  if (absl::Status s = impl->MakeLanes(); !s.ok()) return s;
+  impl->Start();
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+absl::Status Engine::Prepare(const ServedBlock& block) { return impl_->Prepare(block); }
+Engine::RequestId Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
+void Engine::Cancel(RequestId id) { impl_->Cancel(id); }
+void Engine::Drain(absl::Time deadline) { impl_->Drain(deadline); }
+bool Engine::CanServe(const ServedBlock& block) const { return impl_->CanServe(block); }
+std::vector<DeviceStatus> Engine::Devices() const { return impl_->Devices(); }
+
+Engine::RequestId Engine::Impl::Submit(Request request) {
+  EngineBlock* block = request.block == nullptr ? nullptr : request.block->engine.get();
+  if (block == nullptr) {
+    Answer(request, MakeError(Reason::kInternal, "the block was not prepared for this engine"));
+    return 0;
+  }
+  std::condition_variable* wake = nullptr;
+  const absl::StatusOr<RequestId> id = Enqueue(request, *block, &wake);
+  if (!id.ok()) {
+    block->metrics->CountShed(ReasonOf(id.status()));
+    request.payload.reset();
+    Answer(request, id.status());
+    return 0;
+  }
+  if (wake != nullptr) wake->notify_one();
+  return *id;
+}
+
+absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, EngineBlock& block,
+                                                        std::condition_variable** wake) {
+  const absl::StatusOr<int> form = block.FormOf(request);
+  if (!form.ok()) return form.status();
+  auto entry = std::make_unique<Entry>();
+  entry->queue = &block.queues[*form];
+  entry->bytes = request.tokens * static_cast<int64_t>(block.RowBytes(*form));
+  entry->submitted = MonotonicNow();
+  if (request.deadline < absl::InfiniteFuture()) {
+    entry->deadline = entry->submitted + (request.deadline - absl::Now());
+  }
+
+  std::lock_guard<std::mutex> lock(mutex);
+  const Serving serving = WhoServesLocked(block);
+  if (!serving.any) {
+    return MakeError(Reason::kDeviceLost, "the block's device is lost", absl::Seconds(1));
+  }
+  const Prediction prediction = PredictLocked(block, serving, request, entry->submitted);
+  absl::StatusOr<Ticket> ticket =
+      admission->Admit({request.tokens, entry->bytes, entry->submitted, entry->deadline,
+                        prediction.finish, prediction.backlog});
+  if (!ticket.ok()) return ticket.status();
+  entry->ticket = *std::move(ticket);
+  entry->cost = CostLocked(block, serving, *form, request.tokens);
+  entry->id = next_id++;
+  entry->request = std::move(request);
+  const RequestId id = entry->id;
+  entries[id] = entry.get();
+  ++unanswered;
+  if (entry->deadline < queue.NextDeadline()) timer_wake.notify_one();
+  queue.Push(std::move(entry));
+  UpdateQueueGaugesLocked();
+  *wake = IdleWorkerLocked(block, serving);
+  return id;
+}
+
+int Engine::Impl::DeviceServingLocked(const EngineBlock& block, const Serving& serving) const {
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i]->device.type == serving.type && block.has[i] && healthy[i]) {
+      return static_cast<int>(i);
+    }
+  }
+  return 0;  // unreachable while serving.any
+}
+
+std::condition_variable* Engine::Impl::IdleWorkerLocked(const EngineBlock& block,
+                                                        const Serving& serving) {
+  for (size_t i = 0; i < devices.size(); ++i) {
+    DeviceState& state = *devices[i];
+    if (state.device.type == serving.type && block.has[i] && healthy[i] && state.idle > 0) {
+      return &state.work;
+    }
+  }
+  return nullptr;  // all are busy, and look at the queue before they rest
+}
+
+absl::Duration Engine::Impl::CostLocked(const EngineBlock& block, const Serving& serving, int form,
+                                        int64_t tokens) const {
+  const CostModel& model = block.costs[DeviceServingLocked(block, serving)];
+  // The first of a batch bears its fixed part, later ones what they add towards one more batch.
+  const double share =
+      block.queues[form].requests() == 0
+          ? 1.0
+          : static_cast<double>(tokens) / static_cast<double>(options.batch_tokens_max);
+  return model.PerToken() * tokens + model.Fixed() * share;
+}
+
+Engine::Impl::Prediction Engine::Impl::PredictLocked(const EngineBlock& block,
+                                                     const Serving& serving, const Request& request,
+                                                     absl::Time now) const {
+  int64_t lanes = 0;
+  absl::Time free_at = absl::InfiniteFuture();
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i]->device.type != serving.type || !block.has[i] || !healthy[i]) continue;
+    for (const auto& worker : devices[i]->workers) {
+      free_at = std::min(free_at, worker->busy_until);
+      ++lanes;
+    }
+  }
+  const absl::Duration wait = std::max(free_at - now, absl::ZeroDuration());
+  const CostModel& model = block.costs[DeviceServingLocked(block, serving)];
+  const absl::Duration own =
+      model.Trusted(now) ? model.Predict(request.tokens) : absl::ZeroDuration();
+  return {wait + queue.Ahead(request.tenant, request.priority) / lanes + own,
+          wait + queue.Backlog() / lanes};
+}
+
+void Engine::Impl::UpdateQueueGaugesLocked() { metrics.SetQueue(queue.tokens(), queue.bytes()); }
+
+void Engine::Impl::Cancel(RequestId id) {
+  FairQueue::Entries cancelled;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = entries.find(id);
+    if (found == entries.end()) return;
+    Entry* entry = found->second;
+    if (entry->running) {
+      entry->cancelled = true;
+      return;
+    }
+    cancelled.push_back(queue.Remove(entry));
+    cancelled = ForgetLocked(std::move(cancelled));
+  }
+  Refuse(std::move(cancelled), Reason::kCancelled, "cancelled by the client");
+}
+
+FairQueue::Entries Engine::Impl::ForgetLocked(FairQueue::Entries removed) {
+  for (const auto& entry : removed) entries.erase(entry->id);
+  if (!removed.empty()) UpdateQueueGaugesLocked();
+  return removed;
+}
+
+void Engine::Impl::Refuse(FairQueue::Entries refused, Reason reason, std::string_view message,
+                          absl::Duration retry_after) {
+  for (const auto& entry : refused) {
+    entry->ticket.Release();
+    entry->request.payload.reset();
+    entry->queue->block()->metrics->CountShed(reason);
+    Answer(entry->request, MakeError(reason, message, retry_after));
+  }
+  const int64_t count = static_cast<int64_t>(refused.size());
+  refused.clear();  // the blocks may go now, before a drain is told that all is done
+  if (count > 0) Answered(count);
+}
+
+void Engine::Impl::Answered(int64_t requests) {
+  std::lock_guard<std::mutex> lock(mutex);
+  unanswered -= requests;
+  if (unanswered == 0) all_answered.notify_all();
+}
+
+void Engine::Impl::Drain(absl::Time deadline) {
+  const Countdown countdown(deadline);
+  admission->Close();
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    all_answered.wait_until(lock, countdown.end(), [this] { return unanswered == 0; });
+  }
+  if (admission->AwaitEmpty(countdown.left())) return;
+  FairQueue::Entries queued;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    queued = ForgetLocked(queue.TakeAll([](const BatchQueue&) { return true; }));
+  }
+  Refuse(std::move(queued), Reason::kDraining, "the server stopped before this request's turn",
+         absl::Seconds(1));
+}
+
+void Engine::Impl::RunTimer() {
+  std::unique_lock<std::mutex> lock(mutex);
+  while (!timer_stops) {
+    FairQueue::Entries expired = ForgetLocked(queue.TakeExpired(MonotonicNow()));
+    if (!expired.empty()) {
+      lock.unlock();
+      Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
+      lock.lock();
+      continue;
+    }
+    const absl::Time next = queue.NextDeadline();
+    if (next == absl::InfiniteFuture()) {
+      timer_wake.wait(lock);
+    } else {
+      const absl::Duration wait = std::min(next - MonotonicNow(), absl::Hours(1));
+      timer_wake.wait_for(lock, absl::ToChronoNanoseconds(wait));
+    }
+  }
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,128 @@
+#include "server/engine/engine_block.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/reason.h"
+
+namespace fuseblock {
+namespace {
+
+std::vector<bool> NotNull(const std::vector<const Block*>& blocks) {
+  std::vector<bool> has;
+  for (const Block* block : blocks) has.push_back(block != nullptr);
+  return has;
+}
+
+std::string DTypeNames(const std::vector<DType>& dtypes) {
+  return absl::StrJoin(dtypes, " or ",
+                       [](std::string* out, DType dtype) { out->append(Name(dtype)); });
+}
+
+int64_t Elements(const BlockTensor& tensor) { return std::max<int64_t>(tensor.columns, 1); }
+
+}  // namespace
+
+EngineBlock::EngineBlock(const ServedBlock& served, std::vector<const Block*> on_device_in,
+                         int64_t batch_tokens_max, BlockMetrics* metrics_in)
+    : name(served.name),
+      kind(served.spec.kind),
+      vocabulary(served.spec.vocabulary),
+      inputs(served.inputs),
+      outputs(served.outputs),
+      on_device(std::move(on_device_in)),
+      has(NotNull(on_device)),
+      metrics(metrics_in),
+      costs(on_device.size()),
+      queues{BatchQueue(batch_tokens_max, this, 0), BatchQueue(batch_tokens_max, this, 1),
+             BatchQueue(batch_tokens_max, this, 2), BatchQueue(batch_tokens_max, this, 3)} {
+  for (const auto& block : served.blocks) {
+    weights_.push_back({block->device(), static_cast<int64_t>(block->weight_bytes())});
+    metrics->AddWeightBytes(weights_.back().device, weights_.back().bytes);
+  }
+}
+
+EngineBlock::~EngineBlock() {
+  for (const Weights& weights : weights_) metrics->AddWeightBytes(weights.device, -weights.bytes);
+}
+
+absl::StatusOr<int> EngineBlock::FormOf(const Request& request) const {
+  int form = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const InputPayload& payload = request.inputs[i];
+    if (!payload.present) {
+      if (inputs[i].optional) continue;
+      return MakeError(Reason::kBadTensor, absl::StrCat(inputs[i].name, ": missing"));
+    }
+    if (inputs[i].optional) form |= 1;
+    const auto& dtypes = inputs[i].dtypes;
+    const auto dtype = std::find(dtypes.begin(), dtypes.end(), payload.dtype);
+    if (dtype == dtypes.end()) {
+      return MakeError(Reason::kBadTensor,
+                       absl::StrCat(inputs[i].name, ": expected ", DTypeNames(dtypes), ", got ",
+                                    std::string(Name(payload.dtype))));
+    }
+    if (i == 0 && dtype != dtypes.begin()) form |= 2;
+    uint64_t bytes = 0;
+    for (const absl::Span<const std::byte> piece : payload.pieces) bytes += piece.size();
+    const uint64_t row_bytes = static_cast<uint64_t>(Elements(inputs[i])) * SizeOf(payload.dtype);
+    if (request.tokens < 0 || bytes / row_bytes != static_cast<uint64_t>(request.tokens) ||
+        bytes % row_bytes != 0) {
+      return MakeError(Reason::kBadTensor,
+                       absl::StrCat(inputs[i].name, ": expected ", request.tokens, " x ", row_bytes,
+                                    " bytes, got ", bytes));
+    }
+  }
+  return form;
+}
+
+size_t EngineBlock::PreferredDevice() const {
+  return static_cast<size_t>(std::find(has.begin(), has.end(), true) - has.begin());
+}
+
+bool EngineBlock::HasInput(int form, size_t input) const {
+  return !inputs[input].optional || (form & 1) != 0;
+}
+
+bool EngineBlock::HasOutput(int form, size_t output) const {
+  return !outputs[output].optional || (form & 1) != 0;
+}
+
+DType EngineBlock::InputDType(int form, size_t input) const {
+  return inputs[input].dtypes[input == 0 && (form & 2) != 0 ? 1 : 0];
+}
+
+size_t EngineBlock::InputRowBytes(int form, size_t input) const {
+  if (!HasInput(form, input)) return 0;
+  return static_cast<size_t>(Elements(inputs[input])) * SizeOf(InputDType(form, input));
+}
+
+size_t EngineBlock::OutputRowBytes(size_t output) const {
+  return static_cast<size_t>(Elements(outputs[output])) * SizeOf(outputs[output].dtypes[0]);
+}
+
+size_t EngineBlock::RowBytes(int form) const {
+  size_t bytes = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) bytes += InputRowBytes(form, i);
+  for (size_t o = 0; o < outputs.size(); ++o) bytes += HasOutput(form, o) ? OutputRowBytes(o) : 0;
+  return bytes;
+}
+
+LaneBytes EngineBlock::BytesNeeded(size_t device, int64_t rows) const {
+  LaneBytes bytes;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    // The widest dtype, and the optional input too.
+    int size = 0;
+    for (const DType dtype : inputs[i].dtypes) size = std::max(size, SizeOf(dtype));
+    bytes.inputs += AlignTensor(static_cast<size_t>(rows * Elements(inputs[i]) * size));
+  }
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    bytes.outputs += AlignTensor(static_cast<size_t>(rows) * OutputRowBytes(o));
+  }
+  bytes.workspace = on_device[device]->WorkspaceBytes(rows);
+  return bytes;
+}
+
+}  // namespace fuseblock

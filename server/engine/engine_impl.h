@@ -1,0 +1,121 @@
+// The engine's inside: one lock around the queue and the devices' states, lane workers that ask for
+// batches, a timer that ends what has expired. Private to this folder.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "server/engine/admission.h"
+#include "server/engine/batch.h"
+#include "server/engine/devices.h"
+#include "server/engine/engine.h"
+#include "server/engine/lane.h"
+#include "server/engine/queue.h"
+#include "server/observe/metrics.h"
+
+namespace fuseblock {
+
+class LaneWorker;
+
+// The engine's clock: goes only forward, whatever is done to the wall clock.
+absl::Time MonotonicNow();
+
+struct Engine::Impl {
+  // A batch that its own device failed on, waiting for a CPU lane to run it where it lies.
+  struct TakeOver {
+    LaneBatch batch;
+    LaneTimes times;
+    absl::Status status;
+    bool done = false;
+  };
+
+  struct DeviceState {
+    Device device;
+    DeviceHealth health = DeviceHealth::kHealthy;
+    std::string reason;
+    std::vector<std::unique_ptr<LaneWorker>> workers;
+    int idle = 0;                  // of the workers
+    bool stopping = false;         // the workers leave when there is nothing to do
+    std::condition_variable work;  // something may have come for these workers
+  };
+
+  Impl(const EngineOptions& options_in, Metrics& metrics_in);
+  ~Impl();
+
+  absl::Status MakeLanes();
+  void Start();
+
+  absl::Status Prepare(const ServedBlock& block);
+  RequestId Submit(Request request);
+  void Cancel(RequestId id);
+  void Drain(absl::Time deadline);
+  bool CanServe(const ServedBlock& block) const;
+  std::vector<DeviceStatus> Devices() const;
+
+  // For the workers of that device: waits for work. True with a batch, or with *takeover set; false
+  // when it is time to leave.
+  bool AwaitWork(size_t device, LaneWorker& worker, Batch* batch, TakeOver** takeover);
+  void FinishTakeOver(TakeOver& takeover);
+  // What becomes of a batch that failed on its device: runs it on the CPU if that may be, and says
+  // which device answered.
+  absl::Status Rescue(size_t* device, const Batch& batch, const absl::Status& failure,
+                      LaneTimes* times);
+  // Before a batch's requests are answered: their names are forgotten. Returns which were
+  // cancelled.
+  std::vector<bool> Forget(const Batch& batch);
+  // After it.
+  void Answered(int64_t requests);
+  void RecordCost(EngineBlock& block, size_t device, int64_t tokens, absl::Duration took);
+
+  const EngineOptions options;
+  Metrics& metrics;
+  const std::shared_ptr<Admission> admission;
+
+  mutable std::mutex mutex;
+  // Guarded by `mutex` from here on; the shape of `devices` is constant once Start was called.
+  std::vector<Device> device_list;
+  std::vector<std::unique_ptr<DeviceState>> devices;
+  std::vector<bool> healthy;  // by device
+  FairQueue queue;
+  std::unordered_map<RequestId, Entry*> entries;  // queued and running
+  RequestId next_id = 1;
+  int64_t unanswered = 0;  // admitted, and `done` has not returned
+  std::condition_variable all_answered;
+  std::deque<TakeOver*> takeovers;
+  std::condition_variable takeover_done;
+  bool timer_stops = false;
+  std::condition_variable timer_wake;
+  std::thread timer;
+
+ private:
+  struct Prediction {
+    absl::Duration finish, backlog;
+  };
+  Serving WhoServesLocked(const EngineBlock& block) const;
+  Prediction PredictLocked(const EngineBlock& block, const Serving& serving, const Request& request,
+                           absl::Time now) const;
+  absl::Duration CostLocked(const EngineBlock& block, const Serving& serving, int form,
+                            int64_t tokens) const;
+  int DeviceServingLocked(const EngineBlock& block, const Serving& serving) const;
+  std::condition_variable* IdleWorkerLocked(const EngineBlock& block, const Serving& serving);
+  void UpdateQueueGaugesLocked();
+  absl::StatusOr<RequestId> Enqueue(Request& request, EngineBlock& block,
+                                    std::condition_variable** wake);
+  // Takes entries that have left the queue to their end, outside the lock.
+  void Refuse(FairQueue::Entries refused, Reason reason, std::string_view message,
+              absl::Duration retry_after = absl::ZeroDuration());
+  FairQueue::Entries ForgetLocked(FairQueue::Entries removed);
+  bool CanFallBackFrom(size_t device) const;
+  void Quarantine(size_t device, const std::string& reason);
+  void RunTimer();
+  void StopWorkers(DeviceType type, bool same_type);
+};
+
+}  // namespace fuseblock

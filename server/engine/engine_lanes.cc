@@ -1,0 +1,323 @@
+// The engine's side of devices and lanes: making them, sizing them, feeding them, and what happens
+// when one is lost.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/engine/engine_impl.h"
+#include "server/engine/worker.h"
+#include "server/observe/log.h"
+#include "server/reason.h"
+
+namespace fuseblock {
+namespace {
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+// What a failure on a GPU means for the device and for the batch.
+struct Failure {
+  bool device_lost = false;  // it gets no more work
+  bool may_move = false;     // the CPU may do better
+  FallbackCause cause = FallbackCause::kLaunchFailed;
+};
+
+Failure Judge(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+      return {true, true, FallbackCause::kDeviceLost};
+    case absl::StatusCode::kResourceExhausted:
+      return {false, true, FallbackCause::kOutOfMemory};
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return {false, false, FallbackCause::kLaunchFailed};  // ours: it would fail anywhere
+    case absl::StatusCode::kUnimplemented:
+      return {false, true, FallbackCause::kLaunchFailed};
+    default:
+      return {true, true, FallbackCause::kLaunchFailed};
+  }
+}
+
+}  // namespace
+
+Engine::Impl::Impl(const EngineOptions& options_in, Metrics& metrics_in)
+    : options(options_in),
+      metrics(metrics_in),
+      admission(std::make_shared<Admission>(
+          AdmissionLimits{options_in.queue_tokens_max, options_in.queue_bytes_max,
+                          options_in.request_tokens_max},
+          [&metrics_in, last = int64_t{0}, requests = metrics_in.Memory({}, MemoryPool::kRequests)](
+              const AdmissionUse& use) mutable {
+            metrics_in.SetInflight(use.requests);
+            requests->AddUsed(use.bytes - last);
+            last = use.bytes;
+          })),
+      device_list(options_in.devices) {
+  metrics.Memory({}, MemoryPool::kRequests)->AddReserved(options.queue_bytes_max);
+}
+
+Engine::Impl::~Impl() {
+  FairQueue::Entries queued;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    admission->Close();
+    queued = ForgetLocked(queue.TakeAll([](const BatchQueue&) { return true; }));
+    timer_stops = true;
+    timer_wake.notify_all();
+  }
+  Refuse(std::move(queued), Reason::kDraining, "the server stopped before this request's turn",
+         absl::Seconds(1));
+  // The CPU's workers last: until then they may have to take over.
+  StopWorkers(DeviceType::kCpu, false);
+  StopWorkers(DeviceType::kCpu, true);
+  if (timer.joinable()) timer.join();
+  admission->Detach();
+  metrics.Memory({}, MemoryPool::kRequests)->AddReserved(-options.queue_bytes_max);
+}
+
+void Engine::Impl::StopWorkers(DeviceType type, bool same_type) {
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (auto& state : devices) {
+      if ((state->device.type == type) != same_type) continue;
+      state->stopping = true;
+      state->work.notify_all();
+    }
+  }
+  for (auto& state : devices) {
+    if ((state->device.type == type) != same_type) continue;
+    for (auto& worker : state->workers) worker->Join();
+  }
+}
+
+absl::Status Engine::Impl::MakeLanes() {
+  const LaneFactory make = options.make_lane ? options.make_lane : LaneFactory(MakeLane);
+  for (size_t i = 0; i < device_list.size(); ++i) {
+    devices.push_back(std::make_unique<DeviceState>());
+    DeviceState& state = *devices.back();
+    state.device = device_list[i];
+    healthy.push_back(true);
+    // One lane has all the cores: a second would only take them away from it.
+    const int lanes = state.device.type == DeviceType::kCpu ? 1 : options.lanes_per_device;
+    for (int n = 0; n < lanes; ++n) {
+      absl::StatusOr<std::unique_ptr<Lane>> lane = make(state.device, options.cpu_threads);
+      if (!lane.ok()) {
+        if (!CanFallBackFrom(i)) return lane.status();
+        Quarantine(i, Text(lane.status()));
+        break;
+      }
+      state.workers.push_back(std::make_unique<LaneWorker>(*this, i, *std::move(lane)));
+    }
+    metrics.SetDeviceHealthy(state.device, healthy[i]);
+  }
+  return absl::OkStatus();
+}
+
+bool Engine::Impl::CanFallBackFrom(size_t device) const {
+  return options.fallback == FallbackPolicy::kCpu && device_list[device].type != DeviceType::kCpu &&
+         std::find(device_list.begin(), device_list.end(), Device{}) != device_list.end();
+}
+
+void Engine::Impl::Start() {
+  for (auto& state : devices) {
+    for (auto& worker : state->workers) worker->Start();
+  }
+  timer = std::thread([this] { RunTimer(); });
+}
+
+absl::Status Engine::Impl::Prepare(const ServedBlock& block) {
+  std::vector<const Block*> on_device;
+  for (const auto& state : devices) {
+    on_device.push_back(state->workers.empty() ? nullptr
+                                               : state->workers.front()->lane().BlockOf(block));
+  }
+  auto beside = std::make_shared<EngineBlock>(block, on_device, options.batch_tokens_max,
+                                              metrics.Block(block.name));
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!beside->has[i]) continue;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (!healthy[i]) continue;
+    }
+    for (auto& worker : devices[i]->workers) {
+      absl::Status status = worker->Reserve(beside->BytesNeeded(i, options.batch_tokens_max));
+      if (status.ok()) continue;
+      return absl::Status(status.code(), absl::StrCat(block.name, ": ", Text(status)));
+    }
+  }
+  if (std::find(beside->has.begin(), beside->has.end(), true) == beside->has.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(block.name, ": is on none of the engine's devices"));
+  }
+  block.metrics = beside->metrics;
+  block.engine = std::move(beside);
+  return absl::OkStatus();
+}
+
+Serving Engine::Impl::WhoServesLocked(const EngineBlock& block) const {
+  return WhoServes(device_list, block.has, healthy, options.fallback);
+}
+
+bool Engine::Impl::CanServe(const ServedBlock& block) const {
+  if (block.engine == nullptr) return false;
+  std::lock_guard<std::mutex> lock(mutex);
+  return WhoServesLocked(*block.engine).any;
+}
+
+std::vector<DeviceStatus> Engine::Impl::Devices() const {
+  std::vector<DeviceStatus> out;
+  for (const auto& state : devices) {
+    DeviceStatus status;
+    status.device = state->device;
+    for (const auto& worker : state->workers) {
+      status.staging_bytes += worker->staging_bytes();
+      status.workspace_bytes += worker->workspace_bytes();
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    status.health = state->health;
+    status.reason = state->reason;
+    out.push_back(std::move(status));
+  }
+  return out;
+}
+
+bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, TakeOver** takeover) {
+  DeviceState& state = *devices[device];
+  const auto mine = [&](const BatchQueue& waiting) {
+    const EngineBlock& block = *waiting.block();
+    if (!block.has[device]) return false;
+    const Serving serving = WhoServesLocked(block);
+    return serving.any && serving.type == state.device.type;
+  };
+  *takeover = nullptr;
+  std::unique_lock<std::mutex> lock(mutex);
+  worker.busy_until = absl::InfinitePast();
+  for (;;) {
+    if (state.device.type == DeviceType::kCpu && !takeovers.empty()) {
+      *takeover = takeovers.front();
+      takeovers.pop_front();
+      return true;
+    }
+    if (healthy[device] && !queue.empty()) {
+      const absl::Time now = MonotonicNow();
+      FairQueue::Entries expired;
+      queue.Take(mine, now, &batch->entries, &expired);
+      expired = ForgetLocked(std::move(expired));
+      if (!batch->empty()) {
+        int64_t tokens = 0;
+        for (const auto& entry : batch->entries) {
+          entry->running = true;
+          tokens += entry->request.tokens;
+        }
+        UpdateQueueGaugesLocked();
+        const EngineBlock& block = *batch->entries.front()->queue->block();
+        worker.busy_until = now + block.costs[device].Predict(tokens);
+      }
+      const bool some_expired = !expired.empty();
+      if (some_expired) {
+        lock.unlock();
+        Refuse(std::move(expired), Reason::kExpired,
+               "the deadline passed while the request waited");
+        lock.lock();
+      }
+      if (!batch->empty()) return true;
+      if (some_expired) continue;  // while the lock was free, something may have come
+    }
+    if (state.stopping) return false;
+    ++state.idle;
+    state.work.wait(lock);
+    --state.idle;
+  }
+}
+
+void Engine::Impl::FinishTakeOver(TakeOver& takeover) {
+  std::lock_guard<std::mutex> lock(mutex);
+  takeover.done = true;
+  takeover_done.notify_all();
+}
+
+absl::Status Engine::Impl::Rescue(size_t* device, const Batch& batch, const absl::Status& failure,
+                                  LaneTimes* times) {
+  const Device failed = device_list[*device];
+  const Failure judged = Judge(failure.code());
+  if (failed.type == DeviceType::kCpu || !judged.may_move) {
+    Log(LogLevel::kError, "batch_failed", Text(failure),
+        {{"block", batch.block->name},
+         {"device", DeviceName(failed)},
+         {"requests", batch.entries.size()},
+         {"tokens", batch.run.rows}});
+    return absl::IsResourceExhausted(failure)
+               ? MakeError(Reason::kMemory, Text(failure))
+               : MakeError(Reason::kInternal,
+                           absl::StrCat("running the batch on ", DeviceName(failed), ": ",
+                                        Text(failure)));
+  }
+  if (judged.device_lost) Quarantine(*device, Text(failure));
+
+  const auto cpu = std::find(device_list.begin(), device_list.end(), Device{});
+  const size_t cpu_index = static_cast<size_t>(cpu - device_list.begin());
+  if (CanFallBackFrom(*device) && batch.block->has[cpu_index]) {
+    TakeOver takeover;
+    takeover.batch = batch.run;
+    takeover.batch.block = batch.block->on_device[cpu_index];
+    {
+      std::unique_lock<std::mutex> lock(mutex);
+      takeovers.push_back(&takeover);
+      devices[cpu_index]->work.notify_all();
+      takeover_done.wait(lock, [&] { return takeover.done; });
+    }
+    if (takeover.status.ok()) {
+      batch.block->metrics->CountFallback(judged.cause, static_cast<int64_t>(batch.entries.size()));
+      *times = takeover.times;
+      *device = cpu_index;
+      return absl::OkStatus();
+    }
+    return MakeError(Reason::kInternal,
+                     absl::StrCat("running the batch on the CPU in place of ", DeviceName(failed),
+                                  ": ", Text(takeover.status)));
+  }
+  return absl::IsResourceExhausted(failure)
+             ? MakeError(Reason::kMemory, Text(failure), absl::Milliseconds(100))
+             : MakeError(Reason::kDeviceLost,
+                         absl::StrCat(DeviceName(failed), " was lost: ", Text(failure)),
+                         absl::Seconds(1));
+}
+
+void Engine::Impl::Quarantine(size_t device, const std::string& reason) {
+  FairQueue::Entries stranded;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    DeviceState& state = *devices[device];
+    if (state.health == DeviceHealth::kQuarantined) return;
+    state.health = DeviceHealth::kQuarantined;
+    state.reason = reason;
+    healthy[device] = false;
+    stranded = ForgetLocked(queue.TakeAll(
+        [this](const BatchQueue& waiting) { return !WhoServesLocked(*waiting.block()).any; }));
+    // What waits is somebody else's now.
+    for (auto& other : devices) other->work.notify_all();
+  }
+  metrics.SetDeviceHealthy(device_list[device], false);
+  Log(LogLevel::kError, "device_quarantined", reason,
+      {{"device", DeviceName(device_list[device])}, {"refused", stranded.size()}});
+  Refuse(std::move(stranded), Reason::kDeviceLost,
+         absl::StrCat(DeviceName(device_list[device]), " was lost: ", reason), absl::Seconds(1));
+  if (options.on_device_change) options.on_device_change();
+}
+
+std::vector<bool> Engine::Impl::Forget(const Batch& batch) {
+  std::vector<bool> cancelled;
+  std::lock_guard<std::mutex> lock(mutex);
+  for (const auto& entry : batch.entries) {
+    cancelled.push_back(entry->cancelled);
+    entries.erase(entry->id);
+  }
+  return cancelled;
+}
+
+void Engine::Impl::RecordCost(EngineBlock& block, size_t device, int64_t tokens,
+                              absl::Duration took) {
+  std::lock_guard<std::mutex> lock(mutex);
+  block.costs[device].Observe(tokens, took, MonotonicNow());
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,74 @@
+// A lane: one stream of a GPU, or the CPU's team of threads, with the device memory that a batch
+// needs. It runs one batch at a time, from host memory to host memory.
+//
+// This interface is the one seam where a device can be replaced or made to fail (faulty_lane.h).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/base/buffer.h"
+#include "server/model/served_block.h"
+
+namespace fuseblock {
+
+// A batch in the host's memory, of the kind that Lane::staging() names. Views as Block::Run takes
+// them: dense, and without data where an optional tensor is left out.
+struct LaneBatch {
+  const Block* block = nullptr;
+  int64_t rows = 0;
+  size_t input_count = 0, output_count = 0;  // as the block has them, the left-out ones too
+  std::array<ConstTensorView, 2> inputs;
+  std::array<TensorView, 2> outputs;
+};
+
+struct LaneTimes {
+  absl::Duration h2d, compute, d2h;
+};
+
+// What a lane must hold for the largest batch of every block.
+struct LaneBytes {
+  size_t inputs = 0;   // all inputs of a batch together, each rounded up to 256
+  size_t outputs = 0;  // the same of its outputs
+  size_t workspace = 0;
+};
+
+class Lane {
+ public:
+  virtual ~Lane() = default;
+
+  virtual Device device() const = 0;
+  // The kind of host memory that batches must lie in.
+  virtual MemoryKind staging() const = 0;
+  // The block as this lane runs it, or null when it can't.
+  virtual const Block* BlockOf(const ServedBlock& block) const { return block.On(device()); }
+
+  // Grows the lane's own memory to at least that; RESOURCE_EXHAUSTED leaves it as it was.
+  virtual absl::Status Reserve(const LaneBytes& bytes) = 0;
+  // Bytes held on the device.
+  virtual size_t device_bytes() const = 0;
+
+  // Runs the batch and returns when the outputs are in the host's memory. Needs what Reserve gave.
+  // UNAVAILABLE: the device is lost. RESOURCE_EXHAUSTED: it had no memory for this batch. INTERNAL:
+  // the launch failed.
+  virtual absl::Status Run(const LaneBatch& batch, LaneTimes* times) = 0;
+};
+
+using LaneFactory =
+    std::function<absl::StatusOr<std::unique_ptr<Lane>>(Device device, int cpu_threads)>;
+
+// The real thing. cpu_threads: of a CPU lane; 0: the machine's cores.
+absl::StatusOr<std::unique_ptr<Lane>> MakeLane(Device device, int cpu_threads);
+
+inline constexpr size_t kTensorAlignment = 256;
+inline size_t AlignTensor(size_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+// Bytes of a dense view; 0 for one without data.
+size_t BytesOf(const ConstTensorView& view);
+
+}  // namespace fuseblock

@@ -1,0 +1,70 @@
+// A lane's thread with its host staging: takes batches, gathers them, runs them on the lane,
+// answers.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "server/engine/batch.h"
+#include "server/engine/engine_impl.h"
+#include "server/engine/lane.h"
+#include "server/engine/output_pool.h"
+
+namespace fuseblock {
+
+class LaneWorker {
+ public:
+  // Output slabs a lane: one is filled while others are being sent.
+  static constexpr int kSlabs = 3;
+
+  LaneWorker(Engine::Impl& engine, size_t device, std::unique_ptr<Lane> lane);
+  ~LaneWorker();
+
+  void Start();
+  void Join();  // after the engine told the device's workers to stop
+
+  const Lane& lane() const { return *lane_; }
+  // Grows staging and lane to at least that, between two batches. RESOURCE_EXHAUSTED, with the sum
+  // shown, leaves all as it was.
+  absl::Status Reserve(const LaneBytes& bytes);
+  size_t staging_bytes() const { return staging_bytes_; }
+  size_t workspace_bytes() const { return workspace_bytes_; }
+
+  // When the running batch should be done; the engine's lock guards it.
+  absl::Time busy_until = absl::InfinitePast();
+
+ private:
+  struct Answer;
+
+  void Loop();
+  void RunBatch(Batch& batch);
+  void Deliver(Batch& batch, const absl::Status& status, size_t answered_by, Timings timings,
+               absl::Time started);
+  void Observe(const Batch& batch, size_t answered_by, const Timings& timings, absl::Time started);
+
+  Engine::Impl& engine_;
+  const size_t device_;
+  const std::unique_ptr<Lane> lane_;
+  MemoryGauge* const gathered_;
+  MemoryGauge* const sent_;
+  MemoryGauge* const workspace_;
+
+  // Held while a batch uses the staging. Reserve goes first when both want it.
+  std::mutex staging_mutex_;
+  std::condition_variable reserved_;
+  std::atomic<int> reserving_{0};
+  LaneBytes bytes_;
+  Buffer staging_in_;
+  std::shared_ptr<OutputPool> pool_;
+  OutputPool::Slab slab_;  // the one that the next batch's outputs go to
+
+  std::atomic<size_t> staging_bytes_{0};
+  std::atomic<size_t> workspace_bytes_{0};
+
+  std::thread thread_;
+};
+
+}  // namespace fuseblock
