@@ -43,10 +43,10 @@ need_debian() {
 
 make_venv() {  # NAME REQUIREMENTS
   local folder=$FUSEBLOCK_DEPS/venv/$1
-  rm -rf "$folder"
-  "${PYTHON:-python3}" -m venv "$folder"
-  "$folder/bin/pip" install --disable-pip-version-check -r "$2"
-  cp "$2" "$folder/requirements.txt"
+  rm -rf "$folder" &&
+    "${PYTHON:-python3}" -m venv "$folder" &&
+    "$folder/bin/pip" install --disable-pip-version-check --retries 2 -r "$2" &&
+    cp "$2" "$folder/requirements.txt"
 }
 
 # need_python NAME: .deps/venv/NAME, made from deploy/packages/python-NAME.txt and made anew when

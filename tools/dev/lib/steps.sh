@@ -44,8 +44,8 @@ last_line() {
 }
 
 # step TITLE COMMAND ARGUMENT...
-# Runs the command (a program or a function, in a process group of its own). A step that was quick
-# and said nothing of interest still gets its line: the lines are the story of the run.
+# Runs the command (a program or a function, in a process group of its own). Bash forgets `set -e` in
+# a function whose caller tests its status: where a step may fail, its function chains with &&.
 step() {
   local name=$1 log start status=0 beats=0
   shift
