@@ -1,0 +1,84 @@
+// One request from its wire message to its encoded answer: the path that unary and stream RPCs
+// share.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/engine/engine.h"
+#include "server/model/registry.h"
+#include "server/observe/metrics.h"
+#include "server/rpc/codec.h"
+
+namespace fuseblock {
+
+// What a call says beside its message.
+struct CallTerms {
+  absl::Time arrived = absl::InfinitePast();
+  absl::Time deadline = absl::InfiniteFuture();
+  std::string tenant;
+  int priority = 1;
+};
+
+struct BlockAnswer {
+  absl::Status status;
+  EncodedMessage response;  // RunBlockResponse; only when OK
+  std::string block;        // the name that was asked for
+  // Who answered; empty, and zero, when nobody ran it.
+  std::string backend, revision;
+  Timings timings;
+  double encode_us = 0;
+};
+
+// Ties a call that may be cancelled at any time to the engine's request, whose name is known only
+// when Submit returns, by which time the call may be over. Thread-safe.
+class CancelSwitch {
+ public:
+  explicit CancelSwitch(Engine& engine) : engine_(engine) {}
+  void Started(Engine::RequestId id);
+  void Cancel();
+
+ private:
+  Engine& engine_;
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  Engine::RequestId id_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Thread-safe. What it is given must outlive it.
+class BlockRunner {
+ public:
+  BlockRunner(Engine& engine, const BlockRegistry& registry, Metrics& metrics,
+              const RequestLimits& limits)
+      : engine_(engine), registry_(registry), metrics_(metrics), limits_(limits) {}
+
+  Engine& engine() const { return engine_; }
+
+  // Checks the request against its block, submits it, and calls done exactly once, from any thread,
+  // possibly before Run returns; done must not block. `parsed` is what parsing `message` into
+  // `request` came to. Never blocks. Counts the request and its bytes, and observes its times.
+  void Run(Rpc rpc, const absl::Status& parsed, std::shared_ptr<const RawMessage> message,
+           const WireRequest& request, CallTerms terms, CancelSwitch& cancel,
+           absl::AnyInvocable<void(BlockAnswer) &&> done) const;
+
+ private:
+  BlockMetrics& MetricsFor(const absl::Status& status, const std::string& block) const;
+
+  Engine& engine_;
+  const BlockRegistry& registry_;
+  Metrics& metrics_;
+  RequestLimits limits_;
+};
+
+// gRPC's deadline; one that is absent, which reads as centuries away, is infinite.
+absl::Time DeadlineFrom(std::chrono::system_clock::time_point deadline);
+
+// "queue=1.5,batch=0.2,h2d=0.0,compute=81.3,d2h=0.0,encode=0.9", in microseconds.
+std::string FormatTimings(const BlockAnswer& answer);
+
+}  // namespace fuseblock

@@ -1,0 +1,134 @@
+#include "server/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <malloc.h>
+
+#include <chrono>
+#include <limits>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace fuseblock {
+namespace {
+
+// For a request's head: names, shapes, framing.
+constexpr int64_t kHeadBytesMax = int64_t{64} << 10;
+// HTTP/2's largest frame: fewer frames for a large message.
+constexpr int kFrameBytesMax = (1 << 24) - 1;
+constexpr int kKeepaliveMs = 60000;
+constexpr int kKeepaliveTimeoutMs = 20000;
+constexpr int kPingIntervalMinMs = 10000;
+
+void SetArguments(grpc::ServerBuilder& builder, int64_t request_bytes_max) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(
+      std::min<int64_t>(request_bytes_max + kHeadBytesMax, std::numeric_limits<int>::max())));
+  builder.SetMaxSendMessageSize(-1);
+  // A second server on the same port must fail, not share its connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytesMax);
+  // A compressed message is measured before it is unpacked, so its size would bound nothing.
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  // Clients that vanished without a word are noticed; clients may ping idle connections.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kPingIntervalMinMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+}
+
+}  // namespace
+
+// Calls the server from inside every 400 ms. gRPC's callback pollers go to sleep for 100 ms at a
+// time once a second has passed without an event, and the next request would wait for one to wake.
+class KeepWarm {
+ public:
+  explicit KeepWarm(grpc::Server& server)
+      : stub_(grpc::health::v1::Health::NewStub(server.InProcessChannel({}))),
+        thread_([this] { Loop(); }) {}
+  ~KeepWarm() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stop_ = true;
+    }
+    thread_.join();
+  }
+
+ private:
+  void Loop() {
+    absl::MutexLock lock(&mutex_);
+    while (!mutex_.AwaitWithTimeout(absl::Condition(&stop_), absl::Milliseconds(400))) {
+      grpc::ClientContext context;
+      grpc::health::v1::HealthCheckRequest request;
+      grpc::health::v1::HealthCheckResponse response;
+      bool done = false;
+      stub_->async()->Check(&context, &request, &response, [this, &done](grpc::Status) {
+        absl::MutexLock done_lock(&mutex_);
+        done = true;
+      });
+      mutex_.Await(absl::Condition(&done));
+    }
+  }
+
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<grpc::health::v1::Health::Stub> stub_;
+  std::thread thread_;
+};
+
+RpcServer::RpcServer(const Options& options, Engine& engine, const BlockRegistry& registry,
+                     Metrics& metrics)
+    : address_(options.address),
+      blocks_(options.blocks, engine, registry, metrics),
+      health_(engine, registry) {}
+
+RpcServer::~RpcServer() { Shutdown(absl::Now()); }
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const Options& options, Engine& engine,
+                                                            const BlockRegistry& registry,
+                                                            Metrics& metrics) {
+  static const bool reflection = [] {
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  (void)reflection;
+  std::unique_ptr<RpcServer> server(new RpcServer(options, engine, registry, metrics));
+  grpc::ServerBuilder builder;
+  SetArguments(builder, options.blocks.limits.bytes_max);
+  int port = 0;
+  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&server->blocks_);
+  builder.RegisterService(&server->health_);
+  server->server_ = builder.BuildAndStart();
+  if (server->server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat(options.address, ": cannot listen there"));
+  }
+  if (!absl::StartsWith(options.address, "unix:")) {
+    server->address_ =
+        absl::StrCat(options.address.substr(0, options.address.rfind(':') + 1), port);
+  }
+  server->keep_warm_ = std::make_unique<KeepWarm>(*server->server_);
+  return server;
+}
+
+void RpcServer::Shutdown(absl::Time deadline) {
+  if (server_ == nullptr) return;
+  keep_warm_.reset();
+  blocks_.EndStreams();
+  health_.EndWatches();
+  server_->Shutdown(absl::ToChronoTime(deadline));
+  server_->Wait();
+  server_.reset();
+}
+
+void TuneAllocator() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  mallopt(M_TOP_PAD, 16 << 20);
+}
+
+}  // namespace fuseblock
