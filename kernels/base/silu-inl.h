@@ -66,12 +66,15 @@ HWY_INLINE ScaledSilu SiluScaled(VF x) {
   const VF magnitude = hn::IfThenElse(near, absolute, limit);
   const Exponential e = Exp(hn::Neg(magnitude));
   const VF t = hn::Mul(e.fraction, PowerOfTwo(hn::Max(e.exponent, hn::Set(d, -126.0f))));
-  const VF third = hn::Round(hn::Mul(e.exponent, hn::Set(d, 1.0f / 3)));
-  const VF rest = hn::Sub(e.exponent, hn::Add(third, third));
+  // Two powers of two once one would leave the range of normal numbers; before that scale is 1, so
+  // that a factor cannot overflow where the result does not.
+  const VF beyond = hn::Min(hn::Add(e.exponent, hn::Set(d, 123.0f)), hn::Zero(d));
+  const VF half = hn::Round(hn::Mul(beyond, hn::Set(d, 0.5f)));
+  const VF rest = hn::Sub(e.exponent, hn::Add(half, half));
   const VF product = hn::Mul(hn::Mul(hn::Neg(magnitude), e.fraction), PowerOfTwo(rest));
   const VF left = hn::IfThenElse(near, product, hn::Set(d, -0.0f));
   const VF numerator = hn::IfThenElse(negative, left, x);
-  const VF scale = hn::IfThenElse(negative, PowerOfTwo(third), one);
+  const VF scale = hn::IfThenElse(negative, PowerOfTwo(half), one);
   return {hn::Div(numerator, hn::Add(one, t)), scale};
 }
 

@@ -6,7 +6,7 @@
 
 namespace fuseblock {
 
-// "AVX3", "AVX2", "SSE4", "SSSE3", "NEON" or "EMU128" (no vectors).
+// "AVX3", "AVX2", "SSE4", "SSSE3", "NEON" or "SCALAR".
 std::string SimdTarget();
 
 // For the kernels' lists: Highway always has a target; its name is the detail.
