@@ -14,5 +14,188 @@ index can't be reached, tools/models/synthetic_checkpoint.py DIR; the report say
 
 Python packages: numpy, grpcio, protobuf, tokenizers (and gguf for the conversion). With the
 synthetic checkpoint neither tokenizers nor gguf is needed, and Debian's python3-numpy,
-python3-grpcio and python3-protobuf are enough. Exit code: 0, or 1 when anything is outside its bound.
+python3-grpcio and python3-protobuf are enough. Exit code: 0, or 1 when anything is outside its
+bound.
 """
+
+import argparse
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "examples/generate")]
+
+import bits  # noqa: E402
+import numpy as np  # noqa: E402
+from checkpoint import Checkpoint  # noqa: E402
+from deviations import MODELS, encode, report_numbers  # noqa: E402
+from fuseblock import Client, FuseblockError  # noqa: E402
+from generate import EXPECTED, Model, cost_line, stream  # noqa: E402
+from terminal import clear_progress, heading, paint, progress, verdict  # noqa: E402
+
+BENCH_TOKENS = (1, 16, 256)
+BENCH_SECONDS = 1.0
+SYNTHETIC_PROMPT = [1, 2024, 11, 29]
+METRICS = (
+    'fuseblock_requests_total{block="smollm2.layers.0.ffn_path"',
+    "fuseblock_useful_tokens_total",
+    "fuseblock_shed_total",
+    "fuseblock_device_healthy",
+    "fuseblock_queue_tokens",
+)
+
+
+# Bits, speed, metrics --------------------------------------------------------------------------
+
+
+def report_bits(client: Client, hidden: int) -> bool:
+    heading("Same bits")
+    all_ok = True
+    for dtype, model in MODELS.items():
+        block = f"{model}.layers.0.ffn_path"
+        progress(f"repeating {block}")
+        x = encode(np.random.Generator(np.random.PCG64(3)).standard_normal((20, hidden)), dtype)
+        again = bits.repeated(client, block, x)
+        progress(f"{bits.REQUESTS} requests at once to {block}")
+        batch = bits.among_others(client, block, lambda v, d=dtype: encode(v, d), hidden)
+        clear_progress()
+        ok = again.different == batch.different == 0
+        all_ok &= ok
+        print(
+            f"{dtype}  on repeat: {again.different} of {again.answers} answers differ;  "
+            f"{batch.answers} requests of 0 to {bits.TOKENS_MAX} tokens at once: "
+            f"{batch.different} differ from the answer alone  {verdict(ok)}"
+        )
+    return all_ok
+
+
+def report_speed(cli: Path, server: str) -> None:
+    heading("Speed", "one FFN path (norm, 576 -> 1536 -> 576, residuals), as C++ clients see it")
+    print(paint("2", f"{'':20}{'p50':>11}{'p99':>11}{'tokens/s':>11}{'  where the time goes':24}"))
+    runs = [(dtype, tokens, 1) for dtype in MODELS for tokens in BENCH_TOKENS]
+    for dtype, tokens, in_flight in [*runs, ("BF16", 16, 16)]:
+        progress(f"measuring {dtype}, {tokens} tokens")
+        command = [
+            str(cli), "--server", server, "--json", "bench", f"{MODELS[dtype]}.layers.0.ffn_path",
+            "--tokens", str(tokens), "--concurrency", str(in_flight),
+            "--duration", str(BENCH_SECONDS), "--warmup", "0.2",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        clear_progress()
+        if done.returncode != 0:
+            raise RuntimeError(f"{cli.name} bench: {done.stderr.strip()}")
+        result = json.loads(done.stdout)
+        name = f"{dtype}  {tokens:>3} token{'s' if tokens > 1 else ' '}"
+        name += f" x {in_flight}" if in_flight > 1 else ""
+        latency, phases = result["latency_us"], result.get("phases_us", {})
+        server_us = {k: v["mean"] for k, v in phases.items()}
+        rest = latency["mean"] - sum(server_us.values())
+        compute = server_us.get("compute", 0)
+        print(
+            f"{name:20}{latency['p50']:>8.0f} us{latency['p99']:>8.0f} us"
+            f"{result['tokens_per_s']:>11,.0f}"
+            f"  compute {compute:.0f} us, queue {server_us.get('queue', 0):.0f}, RPC {rest:.0f}"
+        )
+
+
+def report_metrics(address: str) -> None:
+    heading("Metrics", f"http://{address}/metrics")
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    for wanted in METRICS:
+        found = [line for line in lines if line.startswith(wanted)]
+        for line in found[:2]:
+            print(f"  {line}")
+
+
+# Text ------------------------------------------------------------------------------------------
+
+
+def report_text(client: Client, checkpoint: Checkpoint) -> bool:
+    expected = json.loads(EXPECTED.read_text("utf-8"))
+    count = len(expected["tokens"])
+    heading(
+        f"{count} greedy tokens, FP32",
+        "attention and KV cache here in NumPy; embedding, norms and all FFNs on the server",
+    )
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(checkpoint.folder / "tokenizer.json"))
+    prompt = tokenizer.encode(expected["prompt"]).ids
+    model = Model(client, MODELS["FP32"], checkpoint, len(prompt) + count)
+    print(paint("2", expected["prompt"]), end="", flush=True)
+    tokens = stream(model, prompt, count, tokenizer.decode)
+    ok = tokens == expected["tokens"]
+    print(cost_line(model.cost))
+    print(
+        f"the same tokens as transformers {expected['transformers']}: {verdict(ok)}  "
+        f"(least margin {min(expected['margins'])}, rounding noise {expected['logit_noise']:.0e})"
+    )
+    return ok
+
+
+def report_synthetic_text(client: Client, checkpoint: Checkpoint) -> bool:
+    from reference import most_likely
+
+    count = 48
+    heading(f"{count} greedy tokens, FP32", "of the synthetic model: ids, which are no text")
+    prompt = SYNTHETIC_PROMPT
+    model = Model(client, MODELS["FP32"], checkpoint, len(prompt) + count)
+    tokens = stream(model, prompt, count, lambda ids: " ".join(map(str, ids)))
+    print(cost_line(model.cost))
+    progress("computing the same in FP64")
+    margin, chosen = most_likely(checkpoint, prompt + tokens[:-1], count)
+    clear_progress()
+    ok = chosen == tokens
+    print(f"the same tokens as FP64: {verdict(ok)}  (least margin {margin:.2g})")
+    return ok
+
+
+def next_steps(server: str, metrics: str) -> None:
+    heading("Try next")
+    for command, what in (
+        ("./dev serve", "the same server on its usual ports, until Ctrl-C"),
+        ("fuseblock blocks; fuseblock describe smollm2.layers.0.mlp", "what it serves"),
+        ("fuseblock bench smollm2.layers.0.ffn_path --tokens 0-300 --concurrency 16", "load"),
+        ("examples/generate/generate.py --prompt ...", "your own text"),
+        ("./dev test", "every test that needs no GPU"),
+    ):
+        print(f"  {command:76}{paint('2', what)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--metrics", required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--cli", type=Path, required=True)
+    parser.add_argument("--golden", type=Path, default=ROOT / "tests/golden/data/smollm2")
+    args = parser.parse_args()
+    checkpoint = Checkpoint(args.model)
+    synthetic = (args.model / "synthetic.json").exists()
+    if synthetic:
+        print(
+            "The package index is out of reach: this is a seeded synthetic model of SmolLM2's\n"
+            "architecture, compared with FP64 instead of transformers."
+        )
+    with Client(args.server) as client:
+        ok = report_numbers(client, checkpoint, None if synthetic else args.golden)
+        ok &= report_bits(client, checkpoint.config["hidden_size"])
+        report_speed(args.cli, args.server)
+        report_metrics(args.metrics)
+        ok &= (report_synthetic_text if synthetic else report_text)(client, checkpoint)
+    if ok:
+        next_steps(args.server, args.metrics)
+    else:
+        print(paint("31;1", "\nSomething above is outside its bound."))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (FuseblockError, RuntimeError, OSError) as error:
+        sys.exit(f"demo: {error}")
