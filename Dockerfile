@@ -32,8 +32,8 @@ RUN apt-get update && \
 WORKDIR /src
 COPY . .
 ARG COMMIT=unknown
-RUN cmake --preset release -DFUSEBLOCK_TESTS=OFF "-DFUSEBLOCK_COMMIT=$COMMIT" && \
-    cmake --build build/release && \
+RUN cmake --preset release -DFUSEBLOCK_TESTS=OFF && \
+    FUSEBLOCK_COMMIT=$COMMIT cmake --build build/release && \
     cmake --install build/release --strip --prefix /install
 
 FROM build AS build-cuda
@@ -42,9 +42,9 @@ RUN python3 -m pip install --no-cache-dir --no-deps --target /cuda -r deploy/pac
     for name in cublas cublasLt cudart; do \
         ln -s "lib$name.so.13" "/cuda/nvidia/cu13/lib/lib$name.so"; \
     done
-RUN cmake --preset cuda -DFUSEBLOCK_TESTS=OFF "-DFUSEBLOCK_COMMIT=$COMMIT" \
+RUN cmake --preset cuda -DFUSEBLOCK_TESTS=OFF \
         -DCMAKE_CUDA_COMPILER=/cuda/nvidia/cu13/bin/nvcc -DCUDAToolkit_ROOT=/cuda/nvidia/cu13 && \
-    cmake --build build/cuda && \
+    FUSEBLOCK_COMMIT=$COMMIT cmake --build build/cuda && \
     cmake --install build/cuda --strip --prefix /install && \
     cp /cuda/nvidia/cu13/lib/libcublasLt.so.13 /install/lib/
 

@@ -1,12 +1,6 @@
-# The install tree: the programs, and the kernels as a library that is used without the server:
-# find_package(fuseblock) and link fuseblock::kernels.
+# The kernels in the install tree, as a library that is used without the server: find_package(fuseblock)
+# and link fuseblock::kernels. The programs are installed where they are declared.
 include(CMakePackageConfigHelpers)
-
-foreach(program fuseblock-server fuseblock)
-  if(TARGET ${program})  # FUSEBLOCK_SERVER is off where only the kernels are wanted
-    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  endif()
-endforeach()
 
 set_target_properties(fuseblock_options PROPERTIES EXPORT_NAME options)
 set_target_properties(fuseblock_kernels PROPERTIES EXPORT_NAME kernels)
