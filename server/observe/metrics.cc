@@ -17,6 +17,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace fuseblock {
 namespace {
 
@@ -147,7 +149,7 @@ struct Metrics::Impl {
   Family<Histogram>& Histograms(const char* name, const char* help) {
     return prometheus::BuildHistogram().Name(Prefixed(name)).Help(help).Register(registry);
   }
-  static std::string Prefixed(const char* name) { return std::string("fuseblock_") + name; }
+  static std::string Prefixed(const char* name) { return absl::StrCat("fuseblock_", name); }
 };
 
 struct BlockMetrics::Impl {
@@ -309,7 +311,7 @@ std::string Metrics::Expose() const {
 
 double Metrics::Value(std::string_view sample) const {
   const std::string text = Expose();
-  const std::string line = "\n" + std::string(sample) + " ";
+  const std::string line = absl::StrCat("\n", std::string(sample), " ");
   const size_t at = text.find(line);
   return at == std::string::npos ? 0 : std::strtod(text.c_str() + at + line.size(), nullptr);
 }

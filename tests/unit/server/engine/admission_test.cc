@@ -1,0 +1,154 @@
+#include "server/engine/admission.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/reason.h"
+
+namespace fuseblock {
+namespace {
+
+const absl::Time kNow = absl::UnixEpoch() + absl::Hours(1);
+
+Arrival Of(int64_t tokens, int64_t bytes) {
+  Arrival arrival;
+  arrival.tokens = tokens;
+  arrival.bytes = bytes;
+  arrival.now = kNow;
+  return arrival;
+}
+
+std::shared_ptr<Admission> Make(int64_t tokens, int64_t bytes, int64_t request_tokens) {
+  return std::make_shared<Admission>(AdmissionLimits{tokens, bytes, request_tokens});
+}
+
+Reason RefusalOf(Admission& admission, const Arrival& arrival) {
+  const auto ticket = admission.Admit(arrival);
+  EXPECT_FALSE(ticket.ok());
+  return ticket.ok() ? Reason::kInternal : ReasonOf(ticket.status());
+}
+
+TEST(Admission, RefusesExactlyWhatDoesNotFit) {
+  const auto admission = Make(100, 1 << 20, 100);
+  std::vector<Ticket> tickets;
+  int refused = 0;
+  for (int i = 0; i < 37; ++i) {
+    auto ticket = admission->Admit(Of(10, 1));
+    if (ticket.ok()) {
+      tickets.push_back(*std::move(ticket));
+    } else {
+      ++refused;
+      EXPECT_EQ(ReasonOf(ticket.status()), Reason::kQueueFull);
+      EXPECT_EQ(ticket.status().message(),
+                "the queue is full: 100 of 100 tokens are admitted, this request brings 10");
+    }
+  }
+  EXPECT_EQ(tickets.size(), 10u);
+  EXPECT_EQ(refused, 27);
+  tickets.pop_back();
+  EXPECT_EQ(RefusalOf(*admission, Of(11, 1)), Reason::kQueueFull);
+  EXPECT_TRUE(admission->Admit(Of(10, 1)).ok());
+}
+
+TEST(Admission, AtEachLimitAndOneAbove) {
+  const auto admission = Make(100, 1000, 60);
+  EXPECT_TRUE(admission->Admit(Of(60, 10)).ok());
+  EXPECT_EQ(RefusalOf(*admission, Of(61, 10)), Reason::kTooLarge);
+  EXPECT_TRUE(admission->Admit(Of(1, 1000)).ok());
+  EXPECT_EQ(RefusalOf(*admission, Of(1, 1001)), Reason::kTooLarge);
+  const auto held = admission->Admit(Of(60, 600));
+  ASSERT_TRUE(held.ok());
+  EXPECT_TRUE(admission->Admit(Of(40, 400)).ok());
+  EXPECT_EQ(RefusalOf(*admission, Of(41, 400)), Reason::kQueueFull);
+  EXPECT_EQ(RefusalOf(*admission, Of(40, 401)), Reason::kMemory);
+}
+
+TEST(Admission, RequestsWithoutTokensAreBoundedToo) {
+  const auto admission = Make(3, 1000, 3);
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 3; ++i) {
+    auto ticket = admission->Admit(Of(0, 0));
+    ASSERT_TRUE(ticket.ok());
+    tickets.push_back(*std::move(ticket));
+  }
+  EXPECT_EQ(RefusalOf(*admission, Of(0, 0)), Reason::kQueueFull);
+}
+
+TEST(Admission, DeadlinePastOnArrival) {
+  const auto admission = Make(10, 10, 10);
+  Arrival arrival = Of(1, 1);
+  arrival.deadline = kNow;
+  EXPECT_EQ(RefusalOf(*admission, arrival), Reason::kExpired);
+  arrival.deadline = kNow + absl::Nanoseconds(1);
+  EXPECT_TRUE(admission->Admit(arrival).ok());
+}
+
+TEST(Admission, AnAnswerThatWouldComeTooLateIsRefusedAtOnce) {
+  const auto admission = Make(10, 10, 10);
+  Arrival arrival = Of(1, 1);
+  arrival.deadline = kNow + absl::Milliseconds(1);
+  arrival.predicted = absl::Milliseconds(100);
+  const auto ticket = admission->Admit(arrival);
+  ASSERT_FALSE(ticket.ok());
+  EXPECT_EQ(ReasonOf(ticket.status()), Reason::kDeadlineInfeasible);
+  EXPECT_EQ(ticket.status().message(), "the answer is expected in 100 ms, the deadline is in 1 ms");
+  EXPECT_EQ(RetryAfterOf(ticket.status()), absl::Milliseconds(99));
+  arrival.predicted = absl::Milliseconds(1);
+  EXPECT_TRUE(admission->Admit(arrival).ok());
+}
+
+TEST(Admission, ATicketGivesBackOnceHoweverItIsMoved) {
+  const auto admission = Make(10, 100, 10);
+  auto first = admission->Admit(Of(4, 40));
+  ASSERT_TRUE(first.ok());
+  Ticket a = *std::move(first);
+  Ticket b = std::move(a);
+  b = std::move(b);
+  EXPECT_EQ(admission->use().tokens, 4);
+  auto second = admission->Admit(Of(5, 50));
+  ASSERT_TRUE(second.ok());
+  b = *std::move(second);  // what b held before goes back
+  EXPECT_EQ(admission->use().tokens, 5);
+  b.Release();
+  b.Release();
+  EXPECT_EQ(admission->use().tokens, 0);
+  EXPECT_EQ(admission->use().bytes, 0);
+  EXPECT_EQ(admission->use().requests, 0);
+}
+
+TEST(Admission, ATicketMayOutliveWhoeverMadeItsController) {
+  Ticket ticket;
+  {
+    const auto admission = Make(10, 10, 10);
+    ticket = *admission->Admit(Of(1, 1));
+  }
+  ticket.Release();
+}
+
+TEST(Admission, ClosedRefusesAsDrainingAndAwaitsTheRest) {
+  const auto admission = Make(10, 10, 10);
+  Ticket ticket = *admission->Admit(Of(1, 1));
+  admission->Close();
+  EXPECT_EQ(RefusalOf(*admission, Of(1, 1)), Reason::kDraining);
+  EXPECT_FALSE(admission->AwaitEmpty(absl::ZeroDuration()));
+  std::thread releaser([&] { ticket.Release(); });
+  EXPECT_TRUE(admission->AwaitEmpty(absl::Hours(1)));
+  releaser.join();
+}
+
+TEST(Admission, TheGaugeSeesEveryChangeInOrder) {
+  std::vector<int64_t> seen;
+  const auto admission = std::make_shared<Admission>(
+      AdmissionLimits{10, 10, 10}, [&](const AdmissionUse& use) { seen.push_back(use.tokens); });
+  {
+    const Ticket a = *admission->Admit(Of(2, 1));
+    const Ticket b = *admission->Admit(Of(3, 1));
+  }
+  EXPECT_EQ(seen, (std::vector<int64_t>{2, 5, 2, 0}));
+}
+
+}  // namespace
+}  // namespace fuseblock
