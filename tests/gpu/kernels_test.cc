@@ -1,0 +1,141 @@
+// Every row kernel at small shapes that reach each of its code paths (a warp, 4, 8 and 16 warps a
+// row, two rounds; vectors and single elements; tails), each time aligned, off by one element and
+// as rows of a wider tensor, with equal bits. Small enough for compute-sanitizer; values are the
+// ladder's affair.
+#include "absl/strings/str_cat.h"
+#include "kernels/add_residual/add_residual.h"
+#include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/silu/silu.h"
+#include "kernels/swiglu/swiglu.h"
+#include "tests/gpu/device_rows.h"
+
+namespace fuseblock::testing {
+namespace {
+
+constexpr int64_t kRows = 3;
+constexpr int64_t kColumns[] = {1, 5, 64, 576, 1027, 4104, 8200, 16392};
+constexpr Layout kLayouts[] = {{0, 0}, {1, 0}, {0, 8}, {3, 5}};
+
+class GpuKernels : public ::testing::TestWithParam<DType> {
+ protected:
+  // Runs in every layout for every number of columns: run(context, layout, columns) gives the
+  // outputs, whose bits must be those of the first layout.
+  template <typename F>
+  void ForEachLayout(F&& run) {
+    for (const int64_t columns : kColumns) {
+      std::vector<Tensor> expected;
+      for (const Layout& layout : kLayouts) {
+        std::vector<Tensor> got;
+        ASSERT_NO_FATAL_FAILURE(run(layout, columns, got));
+        if (expected.empty()) {
+          expected = std::move(got);
+          continue;
+        }
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(FirstDifference(expected[i], got[i]), "")
+              << columns << " columns, offset " << layout.offset << ", padding " << layout.padding;
+        }
+      }
+    }
+  }
+
+  DeviceRows Input(DType dtype, int64_t rows, int64_t columns, Layout layout, uint64_t seed) {
+    return DeviceRows(Normals(dtype, rows, columns, 1, seed).Copy(layout));
+  }
+  void Finish(const absl::Status& status) {
+    ASSERT_TRUE(status.ok()) << status;
+    stream_.Wait();
+  }
+
+  GpuStream stream_;
+};
+INSTANTIATE_TEST_SUITE_P(DTypes, GpuKernels, ::testing::ValuesIn(kFloatDTypes),
+                         [](const auto& tested) { return std::string(Name(tested.param)); });
+
+TEST_P(GpuKernels, AddResidual) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    DeviceRows x = Input(DType::kF32, kRows, columns, layout, 1);
+    DeviceRows r = Input(GetParam(), kRows, columns, layout, 2);
+    DeviceRows z(GetParam(), kRows, columns, layout);
+    Finish(AddResidual(stream_.context(), x.view(), r.view(), z.view()));
+    out.push_back(z.Read().Copy());
+    Finish(AddResidual(stream_.context(), x.view(), r.view(), r.view()));
+    out.push_back(r.Read().Copy());
+    EXPECT_EQ(FirstDifference(out[0], out[1]), "") << "in place";
+  });
+}
+
+TEST_P(GpuKernels, Silu) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    DeviceRows x = Input(GetParam(), kRows, columns, layout, 1);
+    DeviceRows y(GetParam(), kRows, columns, layout);
+    Finish(Silu(stream_.context(), x.view(), y.view()));
+    out.push_back(y.Read().Copy());
+  });
+}
+
+TEST_P(GpuKernels, SwiGlu) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const Rounding rounding : {Rounding::kFused, Rounding::kHf}) {
+      DeviceRows packed = Input(GetParam(), kRows, 2 * columns, layout, 1);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(SwiGluPacked(stream_.context(), packed.view(), rounding, y.view()));
+      out.push_back(y.Read().Copy());
+    }
+  });
+}
+
+TEST_P(GpuKernels, RmsNorm) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType x_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows x = Input(x_dtype, kRows, columns, layout, 1);
+      DeviceRows w = Input(GetParam(), 1, columns, {layout.offset, 0}, 2);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(RmsNorm(stream_.context(), x.view(), w.vector(), {1e-5f, 1.0f, RmsNormForm::kOnce},
+                     y.view()));
+      out.push_back(y.Read().Copy());
+    }
+  });
+}
+
+TEST_P(GpuKernels, AddRmsNorm) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType sum_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows x = Input(GetParam(), kRows, columns, layout, 1);
+      DeviceRows r = Input(GetParam(), kRows, columns, layout, 2);
+      DeviceRows w = Input(DType::kF32, 1, columns, {layout.offset, 0}, 3);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      DeviceRows h(sum_dtype, kRows, columns, layout);
+      const RmsNormParams params{1e-6f, 0.0f, RmsNormForm::kNormalisedFirst};
+      Finish(AddRmsNorm(stream_.context(), x.view(), r.view(), w.vector(), params, Rounding::kFused,
+                        y.view(), h.view()));
+      out.push_back(y.Read().Copy());
+      out.push_back(h.Read().Copy());
+      // Over its own inputs: y over r, the sum over x where the dtype allows it.
+      if (sum_dtype != GetParam()) continue;
+      Finish(AddRmsNorm(stream_.context(), x.view(), r.view(), w.vector(), params, Rounding::kFused,
+                        r.view(), x.view()));
+      EXPECT_EQ(FirstDifference(out[out.size() - 2], r.Read().Copy()), "") << "in place";
+      EXPECT_EQ(FirstDifference(out[out.size() - 1], x.Read().Copy()), "") << "in place";
+    }
+  });
+}
+
+TEST_P(GpuKernels, Embedding) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    DeviceRows table = Input(GetParam(), 11, columns, layout, 1);
+    Tensor ids(DType::kI64, 1, 5);
+    for (int64_t i = 0; i < 5; ++i) ids.Set(0, i, static_cast<double>((i * 7 + 10) % 11));
+    DeviceRows device_ids(ids.Copy());
+    for (const float scale : {1.0f, 1.5f}) {
+      DeviceRows y(GetParam(), 5, columns, layout);
+      Finish(Embedding(stream_.context(), device_ids.vector(), table.view(), scale, y.view()));
+      out.push_back(y.Read().Copy());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fuseblock::testing
