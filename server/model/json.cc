@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/escaping.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace fuseblock {
@@ -44,8 +44,15 @@ class Watch {
 
 std::string Printable(std::string_view name) {
   constexpr size_t kLongest = 200;
-  if (name.size() <= kLongest) return absl::CHexEscape(absl::string_view(name.data(), name.size()));
-  return absl::StrCat(absl::CHexEscape(absl::string_view(name.data(), kLongest)), "...");
+  std::string out;
+  for (char c : name.substr(0, kLongest)) {
+    if (absl::ascii_isprint(static_cast<unsigned char>(c))) {
+      out += c;
+    } else {
+      absl::StrAppend(&out, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    }
+  }
+  return name.size() <= kLongest ? out : out + "...";
 }
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text) {

@@ -170,7 +170,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool Unexpected(std::string_view what) {
-    const std::string text = absl::StrCat("unexpected ", std::string(what), " in the header");
+    const std::string text =
+        absl::StrCat("the header has ", std::string(what), " in a wrong place");
     if (where_ == Where::kStart || where_ == Where::kTop) {
       return Complain(absl::InvalidArgumentError(text));
     }
