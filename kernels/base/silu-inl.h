@@ -46,36 +46,35 @@ HWY_INLINE Exponential Exp(VF x) {
   return {fraction, k};
 }
 
-// silu(x) = value * scale * scale, where the scale is a power of two that keeps `value` normal for
-// very negative x, so that a factor may be applied between the two without losing bits.
+// silu(x) = value * scale * scale. The scale is 1 as long as silu is a normal number and a power of
+// two beyond, so that a factor may be applied between the two without losing bits or overflowing.
 struct ScaledSilu {
   VF value, scale;
 };
 
-// For x >= 0, x / (1 + t) with t = e^-|x|; for x < 0, x t / (1 + t): neither overflows, and x t is
-// kept as a fraction and an exponent down to |x| = 260, below which silu times any finite FP32 is
-// 0. Error: t's 1 ulp, 1 + t, x t and the quotient 0.5 ulp each: within 3 ulp of FP32 (a ulp of a
-// quotient is up to twice that of its terms).
+// x / (1 + e^-x) with e^-x = p * 2^k, rounded as that expression is in FP32: an error of at most
+// e^x's 2 units of 2^-24, and one each for the sum and the quotient. Where k > 64 the 1 is nothing
+// and (x / p) * 2^-k is the same number without the overflow. Below -260 silu times any finite FP32
+// is 0.
 HWY_INLINE ScaledSilu SiluScaled(VF x) {
   const DF d;
   const VF one = hn::Set(d, 1.0f);
-  const VF limit = hn::Set(d, 260.0f);
-  const VF absolute = hn::Abs(x);
-  const auto near = hn::Lt(absolute, limit);  // not so for NaN
-  const auto negative = hn::Lt(x, hn::Zero(d));
-  const VF magnitude = hn::IfThenElse(near, absolute, limit);
-  const Exponential e = Exp(hn::Neg(magnitude));
-  const VF t = hn::Mul(e.fraction, PowerOfTwo(hn::Max(e.exponent, hn::Set(d, -126.0f))));
-  // Two powers of two once one would leave the range of normal numbers; before that scale is 1, so
-  // that a factor cannot overflow where the result does not.
-  const VF beyond = hn::Min(hn::Add(e.exponent, hn::Set(d, 123.0f)), hn::Zero(d));
+  const VF high = hn::Set(d, 260.0f);
+  const VF low = hn::Set(d, -87.0f);  // e^-87 is nothing beside 1
+  VF power = hn::Neg(x);
+  power = hn::IfThenElse(hn::Lt(power, high), power, high);  // NaN too
+  power = hn::IfThenElse(hn::Gt(power, low), power, low);
+  const Exponential e = Exp(power);
+  const auto far = hn::Gt(e.exponent, hn::Set(d, 64.0f));
+  const VF near_exponent = hn::Min(e.exponent, hn::Set(d, 64.0f));
+  const VF sum = hn::MulAdd(e.fraction, PowerOfTwo(near_exponent), one);
+  const VF divisor = hn::IfThenElse(far, e.fraction, sum);
+  const VF numerator = hn::IfThenElse(hn::Le(x, hn::Neg(high)), hn::Set(d, -0.0f), x);
+  const VF exponent = hn::IfThenElseZero(far, e.exponent);
+  const VF beyond = hn::Max(hn::Sub(exponent, hn::Set(d, 123.0f)), hn::Zero(d));
   const VF half = hn::Round(hn::Mul(beyond, hn::Set(d, 0.5f)));
-  const VF rest = hn::Sub(e.exponent, hn::Add(half, half));
-  const VF product = hn::Mul(hn::Mul(hn::Neg(magnitude), e.fraction), PowerOfTwo(rest));
-  const VF left = hn::IfThenElse(near, product, hn::Set(d, -0.0f));
-  const VF numerator = hn::IfThenElse(negative, left, x);
-  const VF scale = hn::IfThenElse(negative, PowerOfTwo(half), one);
-  return {hn::Div(numerator, hn::Add(one, t)), scale};
+  const VF rest = hn::Sub(hn::Add(half, half), exponent);
+  return {hn::Mul(hn::Div(numerator, divisor), PowerOfTwo(rest)), PowerOfTwo(hn::Neg(half))};
 }
 
 HWY_INLINE VF SiluOf(VF x) {
@@ -83,22 +82,12 @@ HWY_INLINE VF SiluOf(VF x) {
   return hn::Mul(hn::Mul(silu.value, silu.scale), silu.scale);
 }
 
-// As eager PyTorch evaluates it: x / (1 + e^-x) in FP32, -0 from where e^-x overflows (also for
+// As eager PyTorch evaluates it: the same, but -0 from where e^-x overflows in FP32 (also for
 // -inf).
 HWY_INLINE VF SiluEagerOf(VF x) {
   const DF d;
   constexpr float kOverflow = -0x1.62e43p+6f;  // the first x whose e^-x is infinite in FP32
-  const VF high = hn::Set(d, 89.0f);
-  const VF low = hn::Set(d, -100.0f);  // e^-100 is nothing beside 1
-  VF power = hn::Neg(x);
-  power = hn::IfThenElse(hn::Lt(power, high), power, high);  // NaN too
-  power = hn::IfThenElse(hn::Gt(power, low), power, low);
-  const Exponential e = Exp(power);
-  const VF half = hn::Round(hn::Mul(e.exponent, hn::Set(d, 0.5f)));
-  const VF scaled =
-      hn::Mul(hn::Mul(e.fraction, PowerOfTwo(half)), PowerOfTwo(hn::Sub(e.exponent, half)));
-  const VF silu = hn::Div(x, hn::Add(hn::Set(d, 1.0f), scaled));
-  return hn::IfThenElse(hn::Le(x, hn::Set(d, kOverflow)), hn::Set(d, -0.0f), silu);
+  return hn::IfThenElse(hn::Le(x, hn::Set(d, kOverflow)), hn::Set(d, -0.0f), SiluOf(x));
 }
 
 }  // namespace HWY_NAMESPACE
