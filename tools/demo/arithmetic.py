@@ -29,8 +29,9 @@ SILU_SLOPE = 1.1  # |silu'| is at most 1.0998
 
 def ulp(x: np.ndarray, dtype: str) -> np.ndarray:
     """The distance between x's neighbours in the dtype."""
-    exponent = np.frexp(np.abs(x))[1] - 1
-    return np.ldexp(1.0, np.maximum(exponent, LEAST_EXPONENT) - PRECISION[dtype] + 1)
+    least = np.ldexp(1.0, LEAST_EXPONENT)
+    exponent = np.frexp(np.maximum(np.abs(x), least))[1] - 1
+    return np.ldexp(1.0, exponent - PRECISION[dtype] + 1)
 
 
 @dataclass(frozen=True)
