@@ -9,15 +9,18 @@
 namespace fuseblock {
 
 // Makes the stream's device the calling thread's current one. The default stream names none: the
-// current device is kept.
+// current device is kept, and so it is for a handle that is no stream, which the launch will
+// refuse.
 inline cudaError_t UseDeviceOf(cudaStream_t stream) {
-  if (stream == nullptr) return cudaSuccess;
   int device = 0;
   int current = 0;
-  cudaError_t error = cudaStreamGetDevice(stream, &device);
-  if (error == cudaSuccess) error = cudaGetDevice(&current);
-  if (error == cudaSuccess && device != current) error = cudaSetDevice(device);
-  return error;
+  if (stream == nullptr) return cudaSuccess;
+  if (cudaStreamGetDevice(stream, &device) != cudaSuccess) {
+    cudaGetLastError();
+    return cudaSuccess;
+  }
+  const cudaError_t error = cudaGetDevice(&current);
+  return error == cudaSuccess && device != current ? cudaSetDevice(device) : error;
 }
 
 // Starts kernel<<<grid, block, 0, stream>>>(args...) and returns that launch's own error (never one

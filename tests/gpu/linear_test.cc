@@ -103,6 +103,24 @@ TEST_P(GpuLinear, EveryShapeIsWithinItsBound) {
   }
 }
 
+// Rows of no whole number of 16 bytes: the plain tiles, by a few outputs more and less than a tile.
+TEST_P(GpuLinear, TilesOfOddSizes) {
+  uint64_t seed = 100;
+  GpuStream stream;
+  for (const int64_t n : {5, 67}) {
+    for (const int64_t k : {3, 149}) {
+      const Tensor w = Normals(dtype(), n, k, 1, ++seed);
+      const LinearWeight weight = Prepared(w);
+      EXPECT_EQ(weight.description(), "FP32 FMA tiles 64 x 64");
+      const Tensor x = Normals(dtype(), 70, k, 1, ++seed);
+      const DeviceRows device_x(x.Copy());
+      DeviceRows y(dtype(), 70, n);
+      Multiply(stream, device_x.view(), weight, y.view());
+      ExpectProduct(x, w, nullptr, y.Read(), 1);
+    }
+  }
+}
+
 TEST_P(GpuLinear, LongSums) {
   const Tensor w = Normals(dtype(), 2560, 8192, 0.02, 7);
   const Tensor x = Normals(dtype(), 16, 8192, 1, 8);

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Builds dist/gpu-bundle: server, client, CUDA backend, GPU tests and benchmark as one folder that runs on
+# an Ubuntu 24.04 host with a GPU, a CUDA 13 cuBLAS and nothing of ours. The distribution's libraries
+# lie beside the programs; glibc and the compiler's run-time libraries are the host's.
+set -euo pipefail
+FUSEBLOCK_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export FUSEBLOCK_ROOT
+cd "$FUSEBLOCK_ROOT"
+for library in steps packages build; do
+  # shellcheck source=/dev/null
+  source "tools/dev/lib/$library.sh"
+done
+
+readonly build_folder=build/gpu-bundle bundle=dist/gpu-bundle size_max_mib=45
+# The tests of CMake targets of the same names.
+readonly tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_large_test
+  numerics_rungs_test)
+readonly targets=(fuseblock-server fuseblock fuseblock_kernels_cuda fuseblock_gpu_ffn "${tests[@]}")
+
+configure_bundle() {
+  local root
+  root=$(cuda_root)
+  # shellcheck disable=SC2046
+  cmake -B "$build_folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFUSEBLOCK_CUDA=ON \
+    "-DCMAKE_CUDA_ARCHITECTURES=${FUSEBLOCK_BUNDLE_ARCHITECTURES:-80-real;89-real;90a-real;90-virtual}" \
+    $(cuda_arguments "$root")
+}
+
+# Shared libraries that the file needs and the host lacks: all but glibc's and the compiler's.
+needed_libraries() {
+  ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | grep -vE \
+    '/(libc|libm|libdl|libpthread|librt|libresolv|libutil|libstdc\+\+|libgcc_s|ld-linux[^/]*)\.so'
+}
+
+install_bundle() {
+  local file library
+  rm -rf "$bundle"
+  mkdir -p "$bundle/bin" "$bundle/lib"
+  cp "$build_folder"/{server/fuseblock-server,client/cli/fuseblock} "$bundle/bin/"
+  for file in "${tests[@]}"; do
+    find "$build_folder/tests" -type f -name "$file" -exec cp {} "$bundle/bin/" \;
+  done
+  cp "$build_folder"/lib/libfuseblock_{kernels_cuda,gpu_ffn}.so "$bundle/lib/"
+  for file in "$bundle"/bin/* "$bundle"/lib/libfuseblock_*.so; do
+    needed_libraries "$file"
+  done | sort -u | while read -r library; do
+    cp --dereference "$library" "$bundle/lib/"
+  done
+  strip --strip-unneeded "$bundle"/bin/* "$bundle"/lib/*
+  # shellcheck disable=SC2016
+  for file in "$bundle"/lib/*; do patchelf --set-rpath '$ORIGIN' "$file"; done
+  # shellcheck disable=SC2016
+  for file in "$bundle"/bin/*; do patchelf --set-rpath '$ORIGIN/../lib' "$file"; done
+  git rev-parse HEAD >"$bundle/commit"
+}
+
+command -v patchelf >/dev/null || step "installing patchelf" install_debian patchelf
+[[ -n $(cuda_root) ]] || need_cuda_wheels
+step "configuring (GPU bundle)" configure_bundle
+step "building (GPU bundle)" cmake --build "$build_folder" --parallel "$(jobs)" --target "${targets[@]}"
+step "installing (GPU bundle)" install_bundle
+mib=$(du --summarize --block-size=1M "$bundle" | cut -f1)
+say "$bundle: $mib MiB"
+((mib <= size_max_mib)) || die "the bundle has more than $size_max_mib MiB; set FUSEBLOCK_BUNDLE_ARCHITECTURES=90a-real"

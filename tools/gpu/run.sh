@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# The content of `./dev gpu test|sanitize|bench|profile [--filter WORD]`: on a machine with a GPU, with the
+# bundle of tools/gpu/bundle.sh when dist/gpu-bundle is there, else with what it builds here. Logs and
+# records go to $OUT (default build/gpu); records also to evidence/records. Each takes under 8 minutes.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readonly out=${OUT:-build/gpu}
+readonly limit_seconds=${FUSEBLOCK_GPU_SECONDS:-460}
+readonly started=$SECONDS
+mkdir -p "$out"
+
+usage() {
+  echo "usage: ./dev gpu test|sanitize|bench|profile [--filter WORD]" >&2
+  exit 2
+}
+
+seconds_left() { echo $((limit_seconds - (SECONDS - started))); }
+
+# Sets bin and lib, and what a program needs to find the backend and cuBLASLt.
+find_programs() {
+  if [[ -x dist/gpu-bundle/bin/gpu_kernels_test ]]; then
+    bin=$PWD/dist/gpu-bundle/bin lib=$PWD/dist/gpu-bundle/lib
+  else
+    ./dev deps build
+    FUSEBLOCK_ROOT=$PWD bash -c '
+      for library in steps packages build; do source "tools/dev/lib/$library.sh"; done
+      build cuda'
+    bin=$PWD/build/cuda/tests/gpu lib=$PWD/build/cuda/lib
+    ln -sf ../numerics/numerics_rungs_test "$bin/"
+  fi
+  export FUSEBLOCK_CUDA_LIBRARY=$lib/libfuseblock_kernels_cuda.so
+  if [[ -z ${FUSEBLOCK_CUBLASLT:-} ]]; then
+    cublaslt=$(find_cublaslt)
+    if [[ -n $cublaslt ]]; then export FUSEBLOCK_CUBLASLT=$cublaslt; fi
+  fi
+  echo "programs: $bin"
+  echo "cuBLASLt: ${FUSEBLOCK_CUBLASLT:-where the loader finds it}"
+  nvidia-smi --query-gpu=name,driver_version,clocks.sm,memory.used --format=csv,noheader || true
+}
+
+# The one that Python's PyTorch brings, so that the benchmark's two sides use the same; else the
+# toolkit's; else none.
+find_cublaslt() {
+  python3 - <<'PYTHON' 2>/dev/null || true
+import glob, sys, sysconfig
+roots = [path + "/nvidia/*/lib" for path in sys.path if path] + [
+    "/usr/local/cuda/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/x86_64-linux-gnu"]
+found = [file for root in roots for file in sorted(glob.glob(root + "/libcublasLt.so.13"))]
+print(found[0] if found else "", end="")
+PYTHON
+}
+
+declare -A running=()
+
+# background NAME COMMAND...: its output goes to a log of that name; finish waits for it.
+background() {
+  local name=$1
+  shift
+  timeout --kill-after=5 "$(seconds_left)" "$@" >"$out/$name.log" 2>&1 &
+  running[$name]=$!
+}
+
+# Waits for all; prints each one's end and, for those that failed, what failed.
+finish() {
+  local name status failed=0
+  for name in $(printf '%s\n' "${!running[@]}" | sort); do
+    status=0
+    wait "${running[$name]}" || status=$?
+    if ((status == 0)); then
+      printf 'passed  %-26s %s\n' "$name" "$(grep -E '^\[  PASSED  \]|ERROR SUMMARY|RACECHECK SUMMARY' \
+        "$out/$name.log" | tr -s ' =' ' ' | paste -sd' ' || true)"
+    else
+      failed=1
+      printf 'FAILED  %-26s exit code %s\n' "$name" "$status"
+      grep -E -A12 'Failure|^\[  FAILED  \]|=========|rror' "$out/$name.log" | head -n 40 || true
+      tail -n 3 "$out/$name.log"
+    fi
+  done
+  running=()
+  grep -hE '^\[ plan' "$out"/*.log | sort -u || true
+  echo "took $((SECONDS - started)) s"
+  return "$failed"
+}
+
+run_test() {
+  local shard name tests="*$filter*"
+  for shard in {0..7}; do
+    GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$shard background "numerics-$shard" \
+      "$bin/numerics_rungs_test" "--gtest_filter=$tests" --gtest_brief=1
+  done
+  for name in gpu_reduce_test gpu_kernels_test gpu_linear_test gpu_block_test gpu_large_test; do
+    background "$name" "$bin/$name" "--gtest_filter=$tests"
+  done
+  finish
+}
+
+# sanitizer TOOL PROGRAM TESTS. racecheck does not look at cuBLAS's own kernels, whose barriers it takes
+# minutes over.
+sanitizer() {
+  local tool=$1 program=$2 tests=$3
+  background "$tool-$program" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+    --print-limit 20 "$bin/$program" "--gtest_filter=$tests" --gtest_brief=1
+}
+
+run_sanitize() {
+  local wide="*$filter*"
+  sanitizer memcheck gpu_kernels_test "$wide"
+  sanitizer memcheck gpu_reduce_test "$wide"
+  sanitizer memcheck gpu_linear_test '*Tiles*:*NoInnerAxis*:*AnyAddressAndStride*'
+  sanitizer memcheck gpu_block_test '*NoRowsAreNoWork*:*IsWithinItsBound*'
+  finish || return 1
+  sanitizer racecheck gpu_kernels_test "$wide"
+  sanitizer racecheck gpu_reduce_test "$wide"
+  sanitizer racecheck gpu_linear_test '*Tiles*'
+  sanitizer synccheck gpu_kernels_test '*BF16*'
+  sanitizer synccheck gpu_reduce_test "$wide"
+  finish
+}
+
+run_bench() {
+  python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" \
+    --seconds "$(seconds_left)" --out "$out" "$@"
+}
+
+run_profile() {
+  local name=${filter//[^a-zA-Z0-9]/}
+  timeout "$(seconds_left)" ncu --clock-control none --set full --force-overwrite \
+    --kernel-name "regex:$filter" --launch-skip "${FUSEBLOCK_PROFILE_SKIP:-10}" \
+    --launch-count "${FUSEBLOCK_PROFILE_COUNT:-8}" --export "$out/profile-${name:-all}" \
+    python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" --profile
+  ncu --import "$out/profile-${name:-all}.ncu-rep" --page details --csv >"$out/profile.csv"
+  python3 tools/gpu/profile_record.py "$out/profile.csv" --out "$out"
+}
+
+command=${1:-}
+[[ $# -gt 0 ]] && shift
+filter=''
+rest=()
+while (($#)); do
+  case $1 in
+    --filter)
+      (($# > 1)) || usage
+      filter=$2
+      shift
+      ;;
+    *) rest+=("$1") ;;
+  esac
+  shift
+done
+case $command in
+  test | sanitize | profile) ((${#rest[@]} == 0)) || usage ;;
+  bench) rest+=(--filter "$filter") ;;
+  *) usage ;;
+esac
+find_programs
+"run_$command" "${rest[@]}"
