@@ -162,7 +162,7 @@ size_t LinearWeight::bytes() const { return packed_->weight.size() + packed_->bi
 
 std::string LinearWeight::description() const {
   if (packed_->device.type == DeviceType::kCuda) {
-    return absl::StrCat("cublasLt algorithm ", packed_->algorithm);
+    return packed_->algorithm;
   }
   LinearArgs args{{}, this, {}, packed_->dtype};
   for (const Implementation<LinearArgs>& item : kImplementations) {

@@ -1,0 +1,369 @@
+#!/usr/bin/env python3
+"""The feed-forward path on one GPU, beside PyTorch eager and torch.compile, in one process.
+
+y = x + down(silu(gate(n)) * up(n)), n = RMSNorm(x), BF16. Each contender runs the same layers, each
+with weights of its own, more of them than the L2 holds, as one CUDA graph; the contenders' replays
+take turns in a shuffled order. The floor is the larger of bytes over the read ceiling and FLOP over
+the matrix ceiling, both measured here. Writes evidence/records/gpu_ffn.json, whose cases are merged
+with those that the record already has from the same commit and GPU, and the raw samples beside it.
+"""
+
+import argparse
+import ctypes
+import json
+import random
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "evidence"))
+import record as records  # noqa: E402
+
+SEED = 20240607
+L2_BYTES = 64 << 20
+ROUNDS = 7
+TURN_SECONDS = 0.12
+BF16 = torch.bfloat16
+# In the order in which they are measured while time is left.
+SIZES = {
+    (4096, 14336): [1, 16, 64, 256, 1024, 4096, 4, 8, 32, 128],
+    (8192, 28672): [1, 16, 256, 1024],
+    (2048, 8192): [1, 16, 256],
+    (576, 1536): [1, 16, 256],
+}
+
+
+class Library:
+    """Our feed-forward path behind the C functions of tests/gpu/ffn_library.cc."""
+
+    def __init__(self, path: str) -> None:
+        self._c = ctypes.CDLL(path)
+        self._c.fuseblock_ffn_create.restype = ctypes.c_void_p
+        self._c.fuseblock_ffn_create.argtypes = [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 4
+        self._c.fuseblock_ffn_destroy.argtypes = [ctypes.c_void_p]
+        self._c.fuseblock_ffn_workspace_bytes.restype = ctypes.c_size_t
+        self._c.fuseblock_ffn_workspace_bytes.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self._c.fuseblock_ffn_run.argtypes = [ctypes.c_void_p, ctypes.c_int64] + [
+            ctypes.c_void_p
+        ] * 4
+
+    def create(self, hidden: int, intermediate: int, *weights: torch.Tensor) -> int:
+        on_host = [w.contiguous().cpu() for w in weights]
+        block = self._c.fuseblock_ffn_create(hidden, intermediate, *(w.data_ptr() for w in on_host))
+        if not block:
+            raise RuntimeError("fuseblock_ffn_create failed")
+        return block
+
+    def destroy(self, block: int) -> None:
+        self._c.fuseblock_ffn_destroy(block)
+
+    def workspace(self, block: int, rows: int) -> torch.Tensor:
+        size = self._c.fuseblock_ffn_workspace_bytes(block, rows)
+        return torch.empty(size + 256, dtype=torch.uint8, device="cuda")
+
+    def run(self, block: int, x: torch.Tensor, y: torch.Tensor, workspace: torch.Tensor) -> None:
+        aligned = (workspace.data_ptr() + 255) // 256 * 256
+        stream = torch.cuda.current_stream().cuda_stream
+        if self._c.fuseblock_ffn_run(
+            block, x.shape[0], x.data_ptr(), y.data_ptr(), aligned, stream
+        ):
+            raise RuntimeError("fuseblock_ffn_run failed")
+
+
+class Layers:
+    """Weights of one size for as many layers as do not fit the L2, for PyTorch and for us."""
+
+    def __init__(self, library: Library, hidden: int, intermediate: int) -> None:
+        self.hidden, self.intermediate = hidden, intermediate
+        self.weight_bytes = 3 * hidden * intermediate * 2
+        count = max(8, min(64, -(-4 * L2_BYTES // self.weight_bytes)))
+        self.library = library
+        self.norm, self.gate_up, self.down, self.ours = [], [], [], []
+        for _ in range(count):
+            norm = 1 + 0.1 * torch.randn(hidden, device="cuda")
+            self.norm.append(norm.to(BF16))
+            self.gate_up.append(self._random(2 * intermediate, hidden))
+            self.down.append(self._random(hidden, intermediate))
+            gate, up = self.gate_up[-1].split(intermediate)
+            self.ours.append(
+                library.create(hidden, intermediate, self.norm[-1], gate, up, self.down[-1])
+            )
+
+    def __len__(self) -> int:
+        return len(self.ours)
+
+    def close(self) -> None:
+        for block in self.ours:
+            self.library.destroy(block)
+
+    @staticmethod
+    def _random(rows: int, columns: int) -> torch.Tensor:
+        return (torch.randn(rows, columns, device="cuda") * columns**-0.5).to(BF16)
+
+
+def eager(
+    x: torch.Tensor, norm: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    gate, up = gate_up.split(gate_up.shape[0] // 2)
+    n = functional.rms_norm(x, (x.shape[1],), norm, 1e-5)
+    product = functional.silu(functional.linear(n, gate)) * functional.linear(n, up)
+    return x + functional.linear(product, down)
+
+
+def packed(
+    x: torch.Tensor, norm: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    n = functional.rms_norm(x, (x.shape[1],), norm, 1e-5)
+    gate, up = functional.linear(n, gate_up).chunk(2, dim=-1)
+    return x + functional.linear(functional.silu(gate) * up, down)
+
+
+def exact(
+    x: torch.Tensor, norm: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """The path in FP64 throughout."""
+    wide = [t.double() for t in (x, norm, gate_up, down)]
+    h = wide[0]
+    n = h * torch.rsqrt(h.square().mean(1, keepdim=True) + 1e-5) * wide[1]
+    gate, up = (n @ wide[2].T).chunk(2, dim=-1)
+    return h + (functional.silu(gate) * up) @ wide[3].T
+
+
+def capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def time_replays(replay: Callable[[], None], count: int) -> float:
+    """Microseconds of one replay, over `count` of them after as many to warm up."""
+    for _ in range(count):
+        replay()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(count):
+        replay()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) * 1e3 / count
+
+
+def take_turns(graphs: dict[str, Callable[[], None]], calls: int) -> dict[str, list[float]]:
+    """Samples of microseconds a call for each contender, in shuffled turns of equal length."""
+    order = random.Random(SEED)
+    counts = {}
+    for name, replay in graphs.items():
+        once = time_replays(replay, 2)
+        counts[name] = max(2, int(TURN_SECONDS * 1e6 / 2 / once))
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(ROUNDS):
+        names = list(graphs)
+        order.shuffle(names)
+        for name in names:
+            samples[name].append(time_replays(graphs[name], counts[name]) / calls)
+    return samples
+
+
+def ceilings() -> dict[str, float]:
+    """What this GPU does now: bytes copied and read, and BF16 FLOP of a large product."""
+    elements = 1 << 30
+    source = torch.randn(elements, device="cuda", dtype=BF16)
+    target = torch.empty_like(source)
+    rows = source.view(8192, -1)
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=BF16) for _ in range(2))
+    runs = {
+        "copy_tb_s": (lambda: torch.add(source, 1, out=target), 4e-6 * elements),
+        "read_tb_s": (lambda: torch.amax(rows, 1), 2e-6 * elements),
+        "matmul_tflop_s": (lambda: a @ b, 2e-6 * 8192**3),
+    }
+    graphs = {name: capture(run).replay for name, (run, _) in runs.items()}
+    samples = take_turns(graphs, 1)
+    found = {name: amount / statistics.median(samples[name]) for name, (_, amount) in runs.items()}
+    # A read cannot be slower than a copy's read half would be at the copy's total rate.
+    found["read_tb_s"] = max(found["read_tb_s"], found["copy_tb_s"])
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def relative_error(y: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((y.double() - reference).norm() / reference.norm())
+
+
+def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[str, Any], dict]:
+    """One case: its result for the record, and all samples."""
+    hidden, count = layers.hidden, len(layers)
+    xs = [torch.randn(tokens, hidden, device="cuda").to(BF16) for _ in range(count)]
+    ys = [torch.full_like(x, float("nan")) for x in xs]
+    workspace = layers.library.workspace(layers.ours[0], tokens)
+
+    def ours() -> None:
+        for block, x, y in zip(layers.ours, xs, ys, strict=True):
+            layers.library.run(block, x, y, workspace)
+
+    def peer(function: Callable[..., torch.Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            for args in zip(xs, layers.norm, layers.gate_up, layers.down, strict=True):
+                function(*args)
+
+        return run
+
+    torch._dynamo.reset()
+    compiled = torch.compile(packed, mode="max-autotune-no-cudagraphs", dynamic=False)
+    first = (xs[0], layers.norm[0], layers.gate_up[0], layers.down[0])
+    graphs = {
+        "fuseblock": capture(ours).replay,
+        "torch_eager": capture(peer(eager)).replay,
+        "torch_compile": capture(peer(compiled)).replay,
+    }
+    few = slice(0, min(tokens, 64))
+    reference = exact(first[0][few], *first[1:])
+    errors = {
+        "fuseblock": relative_error(ys[0][few], reference),
+        "torch_eager": relative_error(eager(*first)[few], reference),
+        "torch_compile": relative_error(compiled(*first)[few], reference),
+    }
+    samples = take_turns(graphs, count)
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    mine = samples["fuseblock"]
+    bytes_moved = layers.weight_bytes + 2 * tokens * hidden * 2
+    flop = 6 * tokens * hidden * layers.intermediate
+    floor = max(bytes_moved / found["read_tb_s"], flop / found["matmul_tflop_s"]) * 1e-6
+    peers = {name: round(value, 2) for name, value in medians.items() if name != "fuseblock"}
+    result = {
+        "case": {
+            "hidden": hidden,
+            "intermediate": layers.intermediate,
+            "tokens": tokens,
+            "dtype": "bf16",
+        },
+        "value": round(medians["fuseblock"], 2),
+        "unit": "us",
+        "min": round(min(mine), 2),
+        "max": round(max(mine), 2),
+        "samples": len(mine),
+        "floor": round(floor, 2),
+        "peers": peers,
+        "ratio": round(min(peers.values()) / medians["fuseblock"], 3),
+        "relative_error": {name: float(f"{value:.3g}") for name, value in errors.items()},
+    }
+    return result, samples
+
+
+def case_key(result: dict[str, Any]) -> tuple:
+    return tuple(result["case"][name] for name in ("hidden", "intermediate", "tokens", "dtype"))
+
+
+def merged(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The record with the cases that an earlier run of this commit on this GPU left in the file."""
+    if path.exists():
+        old = json.loads(path.read_text())
+        same = old["commit"] == record["commit"]
+        if same and old["hardware"].get("gpu") == record["hardware"].get("gpu"):
+            new = {case_key(result) for result in record["results"]}
+            record["results"] += [r for r in old["results"] if case_key(r) not in new]
+    record["results"].sort(key=case_key)
+    record["holds"] = all(result["ratio"] >= 1 for result in record["results"])
+    return record
+
+
+def write(record: dict[str, Any], samples: list[tuple], out: Path) -> None:
+    path = records.write(merged(record, records.RECORDS / "gpu_ffn.json"))
+    raw = records.RECORDS / "gpu_ffn.samples.csv"
+    header = "" if raw.exists() else "date,hidden,intermediate,tokens,contender,us\n"
+    with raw.open("a") as file:
+        file.write(header)
+        for hidden, intermediate, tokens, by_name in samples:
+            for name, values in by_name.items():
+                for value in values:
+                    case = f"{hidden},{intermediate},{tokens},{name}"
+                    file.write(f"{record['date']},{case},{value:.3f}\n")
+    for file_path in (path, raw):
+        shutil.copy(file_path, out)
+
+
+def run_all(arguments: argparse.Namespace) -> None:
+    begun = time.monotonic()
+    library = Library(arguments.library)
+    found = ceilings()
+    print("ceilings:", json.dumps(found), torch.cuda.get_device_name(), flush=True)
+    record = records.new_record(
+        "gpu_ffn",
+        "./dev gpu bench",
+        config={"rounds": ROUNDS, "turn_seconds": TURN_SECONDS, "graph": "all layers, no overlap"},
+        seeds=[SEED],
+        more_versions={"torch": torch.__version__, "cuda": torch.version.cuda},
+    )
+    bundle_commit = records.ROOT / "dist" / "gpu-bundle" / "commit"
+    if not record["commit"] and bundle_commit.exists():
+        record["commit"] = bundle_commit.read_text().strip()
+    record["ceilings"] = found
+    samples: list[tuple] = []
+    slowest = 0.0
+    for (hidden, intermediate), token_counts in SIZES.items():
+        if arguments.filter not in f"{hidden}/{intermediate}":
+            continue
+        layers = Layers(library, hidden, intermediate)
+        for tokens in arguments.tokens or token_counts:
+            case_begun = time.monotonic()
+            if case_begun - begun + 1.3 * slowest > arguments.seconds:
+                print(f"left out for want of time: {hidden}/{intermediate}, {tokens} tokens")
+                continue
+            result, by_name = measure(layers, tokens, found)
+            record["results"].append(result)
+            samples.append((hidden, intermediate, tokens, by_name))
+            slowest = max(slowest, time.monotonic() - case_begun)
+            print(json.dumps({k: v for k, v in result.items() if k != "unit"}), flush=True)
+        layers.close()
+        del layers
+        torch.cuda.empty_cache()
+    write(record, samples, arguments.out)
+
+
+def run_profile(arguments: argparse.Namespace) -> None:
+    """A few calls of the path without graphs or peers, for a profiler to look at."""
+    layers = Layers(Library(arguments.library), 4096, 14336)
+    for tokens in arguments.tokens or (1, 64, 1024):
+        x = torch.randn(tokens, 4096, device="cuda").to(BF16)
+        y = torch.empty_like(x)
+        workspace = layers.library.workspace(layers.ours[0], tokens)
+        for block in layers.ours[:2]:
+            layers.library.run(block, x, y, workspace)
+        torch.cuda.synchronize()
+    layers.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", required=True, help="libfuseblock_gpu_ffn.so")
+    parser.add_argument("--out", type=Path, default=Path("build/gpu"))
+    parser.add_argument("--filter", default="", help="part of HIDDEN/INTERMEDIATE")
+    parser.add_argument("--tokens", type=int, nargs="*", default=[])
+    parser.add_argument("--seconds", type=float, default=420)
+    parser.add_argument("--profile", action="store_true")
+    arguments = parser.parse_args()
+    torch.manual_seed(SEED)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.profile:
+        run_profile(arguments)
+    else:
+        run_all(arguments)
+
+
+if __name__ == "__main__":
+    main()
