@@ -47,7 +47,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
 }
 
-absl::Span<const std::byte> BytesOf(const ConstTensorView& view) {
+absl::Span<const std::byte> TensorBytes(const ConstTensorView& view) {
   return {static_cast<const std::byte*>(view.data),
           static_cast<size_t>(view.elements()) * static_cast<size_t>(SizeOf(view.dtype))};
 }
@@ -170,7 +170,7 @@ std::string Checkpoint::FileOf(std::string_view name) const {
 }
 
 void Checkpoint::Release(const ConstTensorView& view) const {
-  const absl::Span<const std::byte> bytes = BytesOf(view);
+  const absl::Span<const std::byte> bytes = TensorBytes(view);
   for (const auto& [name, file] : files_) {
     if (file == nullptr) continue;
     const absl::Span<const std::byte> all = file->file().bytes();

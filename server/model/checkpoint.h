@@ -56,7 +56,7 @@ class Checkpoint {
 };
 
 // The bytes that a dense view covers.
-absl::Span<const std::byte> BytesOf(const ConstTensorView& view);
+absl::Span<const std::byte> TensorBytes(const ConstTensorView& view);
 
 // A small text file whole. NOT_FOUND when there is none, INVALID_ARGUMENT when it is larger than
 // 64 MiB; errors name the path.

@@ -38,7 +38,7 @@ std::string SpecText(const BlockSpec& spec) {
 }  // namespace
 
 const ContentHasher::Digest& ContentHasher::DigestOf(const ConstTensorView& view) {
-  const absl::Span<const std::byte> bytes = BytesOf(view);
+  const absl::Span<const std::byte> bytes = TensorBytes(view);
   const auto [it, inserted] = digests_.try_emplace({bytes.data(), bytes.size()});
   if (!inserted) return it->second;
   const size_t chunks = (bytes.size() + kChunkBytes - 1) / kChunkBytes;
