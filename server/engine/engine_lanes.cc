@@ -211,6 +211,10 @@ bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, Ta
         UpdateQueueGaugesLocked();
         const EngineBlock& block = *batch->entries.front()->queue->block();
         worker.busy_until = now + block.costs[device].Predict(tokens);
+        // A caller may have woken this worker twice while another one sleeps on.
+        for (auto& other : devices) {
+          if (!queue.empty() && other->idle > 0) other->work.notify_one();
+        }
       }
       const bool some_expired = !expired.empty();
       if (some_expired) {

@@ -15,6 +15,17 @@ void Faults::Inject(Device device, Fault fault, int launches) {
   state.failing = launches;
 }
 
+void Faults::RefuseMemory(Device device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  devices_[DeviceName(device)].refuse_memory = true;
+}
+
+absl::Status Faults::OnReserve(Device device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!devices_[DeviceName(device)].refuse_memory) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("no memory, injected on ", DeviceName(device)));
+}
+
 void Faults::Hold(Device device) {
   std::lock_guard<std::mutex> lock(mutex_);
   devices_[DeviceName(device)].hold = true;
@@ -61,7 +72,10 @@ class FaultyLane final : public Lane {
   Device device() const override { return inner_->device(); }
   MemoryKind staging() const override { return inner_->staging(); }
   const Block* BlockOf(const ServedBlock& block) const override { return inner_->BlockOf(block); }
-  absl::Status Reserve(const LaneBytes& bytes) override { return inner_->Reserve(bytes); }
+  absl::Status Reserve(const LaneBytes& bytes) override {
+    if (absl::Status s = faults_->OnReserve(device()); !s.ok()) return s;
+    return inner_->Reserve(bytes);
+  }
   size_t device_bytes() const override { return inner_->device_bytes(); }
 
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override {

@@ -25,6 +25,8 @@ class Faults {
  public:
   // The next `launches` on that device fail so.
   void Inject(Device device, Fault fault, int launches = 1);
+  // From now on the device has no more memory to give to its lanes.
+  void RefuseMemory(Device device);
   // Launches on that device wait from now on until Release: a hang, or a lane that a test keeps
   // busy.
   void Hold(Device device);
@@ -40,11 +42,13 @@ class Faults {
     Fault fault = Fault::kNone;
     int failing = 0;
     bool lost = false;
+    bool refuse_memory = false;
     bool hold = false;
     int held = 0;
     int launches = 0;
   };
   Fault OnLaunch(Device device);
+  absl::Status OnReserve(Device device);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
