@@ -124,13 +124,11 @@ run_bench() {
 }
 
 run_profile() {
-  local name=${filter//[^a-zA-Z0-9]/}
-  timeout "$(seconds_left)" ncu --clock-control none --set full --force-overwrite \
-    --kernel-name "regex:$filter" --launch-skip "${FUSEBLOCK_PROFILE_SKIP:-10}" \
-    --launch-count "${FUSEBLOCK_PROFILE_COUNT:-8}" --export "$out/profile-${name:-all}" \
-    python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" --profile
-  ncu --import "$out/profile-${name:-all}.ncu-rep" --page details --csv >"$out/profile.csv"
-  python3 tools/gpu/profile_record.py "$out/profile.csv" --out "$out"
+  timeout "$(seconds_left)" ncu --clock-control none --set full --profile-from-start off \
+    --kernel-name "regex:${filter:-.}" --launch-count 40 --force-overwrite --export "$out/profile" \
+    python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" --profile --out "$out"
+  ncu --import "$out/profile.ncu-rep" --page raw --csv >"$out/profile.csv"
+  python3 tools/gpu/profile_table.py "$out/profile.csv"
 }
 
 command=${1:-}
