@@ -129,8 +129,15 @@ int RunLinear(const void* plan_pointer, const FuseblockCudaRows* x, const Fusebl
     return cudaErrorInvalidValue;
   }
   if (x->rows == 0 || plan.n == 0) return cudaSuccess;
+  // A single row's stride means nothing; the library wants one of at least a row.
+  FuseblockCudaRows x_rows = *x;
+  FuseblockCudaRows y_rows = *y;
+  if (x_rows.rows == 1) {
+    x_rows.stride = plan.k;
+    y_rows.stride = plan.n;
+  }
   cudaError_t error = cudaSetDevice(plan.device);
-  if (error == cudaSuccess) error = Run(plan, *x, *y, stream);
+  if (error == cudaSuccess) error = Run(plan, x_rows, y_rows, stream);
   if (error != cudaSuccess) cudaGetLastError();
   return error;
 }

@@ -74,7 +74,7 @@ void ExpectProduct(const Tensor& x, const Tensor& w, const Tensor* bias, const T
       value_squares += norm * norm / static_cast<double>(std::max<int64_t>(1, x.columns()));
     }
   }
-  EXPECT_LE(std::sqrt(error_squares), 0x1p-17 * std::sqrt(value_squares))
+  EXPECT_LE(std::sqrt(error_squares), 0x1p-14 * std::sqrt(value_squares))
       << "N " << y.columns() << ", K " << x.columns();
 }
 
