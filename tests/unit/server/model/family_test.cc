@@ -149,7 +149,7 @@ TEST_F(LlamaPlanTest, GivesEachPartItsSpecAndWeights) {
   };
   const auto text = [](const std::optional<ConstTensorView>& view) {
     if (!view.has_value()) return std::string();
-    const absl::Span<const std::byte> all = BytesOf(*view);
+    const absl::Span<const std::byte> all = TensorBytes(*view);
     return std::string(reinterpret_cast<const char*>(all.data()), all.size());
   };
   const BlockPlan path = *Plan("ffn_path", 1);
