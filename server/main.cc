@@ -1,0 +1,239 @@
+// fuseblock-server: configuration -> devices -> engine -> listen -> load the models -> serve ->
+// drain. It listens before it loads, so that health can be asked (NOT_SERVING) and blocks of the
+// first models answer while later ones load.
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "build_info.h"
+#include "kernels/base/cuda.h"
+#include "kernels/list.h"
+#include "server/command_line.h"
+#include "server/config.h"
+#include "server/engine/cpu_team.h"
+#include "server/engine/devices.h"
+#include "server/engine/engine.h"
+#include "server/model/loader.h"
+#include "server/model/registry.h"
+#include "server/observe/http.h"
+#include "server/observe/log.h"
+#include "server/observe/metrics.h"
+#include "server/rpc/probe.h"
+#include "server/rpc/server.h"
+#include "server/stop_signals.h"
+
+namespace fuseblock {
+namespace {
+
+enum ExitCode { kExitOk = 0, kExitFailed = 1, kExitUsage = 2 };
+
+FallbackPolicy FallbackFrom(const Config& config) {
+  return config.fallback_policy == "cpu" ? FallbackPolicy::kCpu : FallbackPolicy::kRefuse;
+}
+
+EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> devices) {
+  EngineOptions options;
+  options.devices = std::move(devices);
+  options.lanes_per_device = static_cast<int>(config.lanes_per_device);
+  options.cpu_threads = static_cast<int>(config.cpu_threads);
+  options.batch_tokens_max = config.max_batch_tokens;
+  options.queue_tokens_max = config.max_queue_tokens;
+  options.queue_bytes_max = config.max_queue_bytes;
+  options.request_tokens_max = config.max_request_tokens;
+  options.fallback = FallbackFrom(config);
+  return options;
+}
+
+RpcServer::Options RpcOptionsFrom(const Config& config) {
+  RpcServer::Options options;
+  options.address = config.server_address;
+  options.blocks.limits = {config.max_request_tokens, config.max_request_bytes};
+  options.blocks.stream_requests_max = static_cast<int>(config.max_stream_requests);
+  return options;
+}
+
+ModelOptions ModelOptionsFrom(const std::string& name, const ModelConfig& model) {
+  ModelOptions options;
+  options.name = name;
+  options.path = model.path;
+  options.dtype = DTypeFromName(model.dtype);
+  options.rounding = model.rounding == "hf" ? Rounding::kHf : Rounding::kFused;
+  options.layers = model.layers;
+  if (!model.parts.empty()) options.parts = absl::StrSplit(model.parts, ',');
+  return options;
+}
+
+// What the CPU's kernels run on here: the detail of the first usable CPU implementation.
+std::string CpuIsa() {
+  for (const KernelEntry& kernel : Kernels()) {
+    for (const ImplementationInfo& item : kernel.implementations()) {
+      if (item.device == DeviceType::kCpu && item.unavailable.empty() && !item.detail.empty()) {
+        return item.detail;
+      }
+    }
+  }
+  return "none";
+}
+
+BuildInfo BuildInfoOfThis() {
+  BuildInfo info{FUSEBLOCK_VERSION, FUSEBLOCK_COMMIT, "none", CpuIsa()};
+  int version = 0;
+  if (CudaRuntime() != nullptr && CudaRuntime()->runtime_version(&version) == 0) {
+    info.cuda = absl::StrCat(version / 1000, ".", version % 1000 / 10);
+  }
+  return info;
+}
+
+// The parts of a running server, in the order in which they are made; they end in reverse.
+struct Parts {
+  Metrics metrics;
+  BlockRegistry registry;
+  std::vector<Device> devices;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<RpcServer> rpc;
+  std::unique_ptr<HttpServer> http;
+};
+
+absl::Status Start(const Config& config, Parts& parts, std::atomic<HealthService*>& health) {
+  const BuildInfo build = BuildInfoOfThis();
+  parts.metrics.SetBuildInfo(build);
+  Log(LogLevel::kInfo, "starting", absl::StrCat("fuseblock-server ", build.version),
+      {{"version", build.version},
+       {"commit", build.commit},
+       {"cuda", build.cuda},
+       {"isa", build.isa}});
+  auto devices = ResolveDevices(config.devices, FallbackFrom(config));
+  if (!devices.ok()) return devices.status();
+  parts.devices = *devices;
+  EngineOptions options = EngineOptionsFrom(config, *std::move(devices));
+  options.on_device_change = [&health] {
+    if (HealthService* service = health.load()) service->DevicesChanged();
+  };
+  auto engine = Engine::Create(options, parts.metrics);
+  if (!engine.ok()) return engine.status();
+  parts.engine = *std::move(engine);
+
+  auto rpc = RpcServer::Start(RpcOptionsFrom(config), *parts.engine, parts.registry, parts.metrics);
+  if (!rpc.ok()) return rpc.status();
+  parts.rpc = *std::move(rpc);
+  health = &parts.rpc->health();
+  parts.registry.OnChange(
+      [&service = parts.rpc->health()](const std::string& name) { service.BlockChanged(name); });
+  Log(LogLevel::kInfo, "listening", absl::StrCat("listening on ", parts.rpc->address()),
+      {{"service", "grpc"}});
+  if (config.metrics_address.empty()) return absl::OkStatus();
+  auto http = HttpServer::Start(
+      config.metrics_address, parts.metrics, [&service = parts.rpc->health()]() -> absl::Status {
+        if (service.StateOf("") == grpc::health::v1::HealthCheckResponse::SERVING) {
+          return absl::OkStatus();
+        }
+        return absl::UnavailableError("not serving");
+      });
+  if (!http.ok()) return http.status();
+  parts.http = *std::move(http);
+  Log(LogLevel::kInfo, "listening", absl::StrCat("listening on ", parts.http->address()),
+      {{"service", "metrics"}});
+  return absl::OkStatus();
+}
+
+absl::Status LoadModels(const Config& config, Parts& parts, const StopSignals& signals) {
+  CpuTeam team;
+  const auto prepare = [&](const ServedBlock& block) {
+    if (signals.stopping()) return absl::CancelledError("the server is stopping");
+    return parts.engine->Prepare(block);
+  };
+  for (const auto& [name, model] : config.models) {
+    if (signals.stopping()) return absl::CancelledError("the server is stopping");
+    const absl::Time begin = absl::Now();
+    Log(LogLevel::kInfo, "loading", absl::StrCat("loading ", name),
+        {{"model", name}, {"path", model.path}});
+    const absl::Status status = LoadModel(ModelOptionsFrom(name, model), parts.devices,
+                                          parts.registry, prepare, team.parallel_for());
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("models.", name, ": ", status.message()));
+    }
+    Log(LogLevel::kInfo, "loaded", absl::StrCat("loaded ", name),
+        {{"model", name},
+         {"blocks", parts.registry.List(name + ".").size()},
+         {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+  }
+  return absl::OkStatus();
+}
+
+// NOT_SERVING, time for load balancers to notice, then refuse what is new and finish what is in
+// flight.
+void Drain(const Config& config, Parts& parts) {
+  const absl::Time begin = absl::Now();
+  parts.rpc->health().SetPhase(HealthService::Phase::kDraining);
+  absl::SleepFor(absl::Seconds(config.drain_notice_seconds));
+  const absl::Time deadline = absl::Now() + absl::Seconds(config.drain_grace_seconds);
+  parts.engine->Drain(deadline);
+  // Answers may still be on their way to clients.
+  parts.rpc->Shutdown(std::max(deadline, absl::Now() + absl::Seconds(1)));
+  Log(LogLevel::kInfo, "drained", "drained",
+      {{"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+}
+
+int Serve(const Config& config) {
+  SetUpLog(*LogLevelFromName(config.log_level), *LogFormatFromName(config.log_format));
+  StopSignals signals;
+  std::atomic<HealthService*> health = nullptr;
+  Parts parts;
+  absl::Status status = Start(config, parts, health);
+  if (!status.ok()) {
+    Log(LogLevel::kError, "start_failed", std::string(status.message()));
+    return kExitFailed;
+  }
+  std::thread loader([&] {
+    status = LoadModels(config, parts, signals);
+    if (status.ok()) {
+      parts.rpc->health().SetPhase(HealthService::Phase::kServing);
+      Log(LogLevel::kInfo, "ready", "every model is loaded");
+    } else if (!signals.stopping()) {
+      Log(LogLevel::kError, "load_failed", std::string(status.message()));
+      signals.RequestStop();
+    } else {
+      status = absl::OkStatus();  // the stop ended the load
+    }
+  });
+  signals.Wait();
+  Drain(config, parts);
+  loader.join();
+  health = nullptr;
+  return status.ok() ? kExitOk : kExitFailed;
+}
+
+int Main(int argc, char** argv) {
+  const auto command =
+      ParseCommandLine(argc, argv, absl::StrCat(FUSEBLOCK_VERSION, " (", FUSEBLOCK_COMMIT, ")"));
+  if (!command.ok()) {
+    std::fprintf(stderr, "fuseblock-server: %s\n", std::string(command.status().message()).c_str());
+    return kExitUsage;
+  }
+  std::fputs(command->text.c_str(), stdout);
+  if (command->action == CommandLine::Action::kServe) return Serve(command->config);
+  if (command->action == CommandLine::Action::kHealthcheck) {
+    const absl::Status status = ProbeHealth(command->config.server_address, absl::Seconds(5));
+    if (!status.ok()) {
+      std::fprintf(stderr, "fuseblock-server: %s\n", std::string(status.message()).c_str());
+      return kExitFailed;
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace fuseblock
+
+int main(int argc, char** argv) {
+  fuseblock::TuneAllocator();
+  return fuseblock::Main(argc, argv);
+}
