@@ -103,11 +103,14 @@ void PrintError(const absl::Status& status, bool json) {
 }
 
 std::string Grouped(int64_t value) {
-  std::string digits = absl::StrCat(value);
-  for (int at = static_cast<int>(digits.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+  const std::string digits = absl::StrCat(value);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const bool between = i > 0 && digits[i - 1] != '-';
+    if (between && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
   }
-  return digits;
+  return out;
 }
 
 std::string BytesText(int64_t bytes) {

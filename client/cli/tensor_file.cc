@@ -5,10 +5,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <limits>
+#include <iterator>
 #include <optional>
 #include <regex>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -31,11 +30,10 @@ absl::Status Bad(const std::string& path, const std::string& what) {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  std::ostringstream bytes;
-  if (!in || !(bytes << in.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
-  }
-  return std::move(bytes).str();
+  std::string bytes;
+  if (in) bytes.assign(std::istreambuf_iterator<char>(in), {});
+  if (!in) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
+  return bytes;
 }
 
 absl::Status WriteFile(const std::string& path, absl::Span<const absl::string_view> pieces) {

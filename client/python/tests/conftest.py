@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "examples/generate")]
 from fuseblock import Client  # noqa: E402
 from serving import serving  # noqa: E402
 
-collect_ignore = [] if importlib.util.find_spec("torch") else ["test_torch.py"]
+collect_ignore = [] if importlib.util.find_spec("torch") else ["test_torch.py", "test_hf.py"]
 
 LAYERS = 2
 
