@@ -1,0 +1,122 @@
+// Rung 5 of the numerical ladder: fused kernels against the composition of their parts, bit for
+// bit, on every implementation (one and the same for both sides).
+#include "gtest/gtest.h"
+#include "tests/numerics/cases.h"
+
+namespace fuseblock::testing {
+namespace {
+
+const KernelUnderTest& Kernel(const std::string& name) {
+  for (const KernelUnderTest& kernel : KernelsUnderTest()) {
+    if (kernel.name == name) return kernel;
+  }
+  std::abort();
+}
+
+// Runs the case of that name on the variant; fails the test when there is none.
+std::vector<Tensor> RunNamedCase(const std::string& kernel, const std::string& name,
+                                 const Variant& variant, std::vector<Tensor>& inputs) {
+  for (const Case& c : Kernel(kernel).cases()) {
+    if (c.name == name) return RunCase(c, variant, inputs);
+  }
+  ADD_FAILURE() << "no case " << kernel << " " << name;
+  return {};
+}
+
+Tensor Filled(DType dtype, int64_t rows, int64_t columns, uint64_t seed) {
+  Tensor tensor(dtype, rows, columns);
+  Fill(tensor, Pattern::kNormal, 1e4, seed);
+  return tensor;
+}
+
+Tensor Constant(DType dtype, int64_t rows, int64_t columns, double value) {
+  Tensor tensor(dtype, rows, columns);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) tensor.Set(row, column, value);
+  }
+  return tensor;
+}
+
+template <typename... T>
+std::vector<Tensor> List(const T&... tensors) {
+  std::vector<Tensor> list;
+  (list.push_back(tensors.Copy()), ...);
+  return list;
+}
+
+class Composed : public ::testing::TestWithParam<DType> {
+ protected:
+  DType dtype() const { return GetParam(); }
+  std::string label() const { return std::string(Traits(dtype()).label); }
+};
+
+// hf: the sum is stored in the dtype, then normalised: exactly the two kernels in turn.
+TEST_P(Composed, RoundedSumThenNorm) {
+  const Tensor x = Filled(dtype(), 7, 577, 11), r = Filled(dtype(), 7, 577, 12);
+  const Tensor w = Filled(dtype(), 1, 577, 13);
+  for (const Variant& variant : Variants(Kernel("add_rms_norm").implementations())) {
+    for (const std::string mode : {"once", "first", "offset"}) {
+      auto both = List(x, r, w);
+      const auto fused = RunNamedCase(
+          "add_rms_norm", label() + "_w" + label() + "_h" + label() + "_" + mode + "_hf", variant,
+          both);
+      auto parts = List(x, r);
+      const auto sum =
+          RunNamedCase("add_residual", label() + "_" + label() + "_to_" + label(), variant, parts);
+      auto norm_inputs = List(sum[0], w);
+      const auto norm =
+          RunNamedCase("rms_norm", label() + "_to_" + label() + "_w" + label() + "_" + mode,
+                       variant, norm_inputs);
+      EXPECT_EQ(FirstDifference(fused[0], norm[0]), "") << variant.label << " " << mode;
+      EXPECT_EQ(FirstDifference(fused[1], sum[0]), "") << variant.label << " " << mode;
+    }
+  }
+}
+
+// fused: the sum stays in FP32: the two kernels in turn with an FP32 tensor between them. The FP64
+// reference does not round between, so it has no such composition.
+TEST_P(Composed, UnroundedSumThenNorm) {
+  const Tensor x = Filled(dtype(), 7, 577, 21), r = Filled(dtype(), 7, 577, 22);
+  for (const Variant& variant : Variants(Kernel("add_rms_norm").implementations())) {
+    if (variant.implementation == "reference") continue;
+    auto both = List(x, r);
+    const auto fused = RunNamedCase("add_rms_norm", label() + "_hfp32_once_fused", variant, both);
+    auto parts = List(x.Cast(DType::kF32), r.Cast(DType::kF32));
+    const auto sum = RunNamedCase("add_residual", "fp32_fp32_to_fp32", variant, parts);
+    auto norm_inputs = List(sum[0]);
+    const auto norm =
+        RunNamedCase("rms_norm", "fp32_to_" + label() + "_once", variant, norm_inputs);
+    EXPECT_EQ(FirstDifference(fused[0], norm[0]), "") << variant.label;
+    EXPECT_EQ(FirstDifference(fused[1], sum[0]), "") << variant.label;
+  }
+}
+
+TEST_P(Composed, AddingNothingIsTheNorm) {
+  const Tensor x = Filled(dtype(), 5, 130, 31);
+  for (const Variant& variant : Variants(Kernel("add_rms_norm").implementations())) {
+    auto both = List(x, Constant(dtype(), 5, 130, 0.0));
+    const auto fused = RunNamedCase("add_rms_norm", label() + "_once_fused", variant, both);
+    auto alone = List(x);
+    const auto norm =
+        RunNamedCase("rms_norm", label() + "_to_" + label() + "_once", variant, alone);
+    EXPECT_EQ(FirstDifference(fused[0], norm[0]), "") << variant.label;
+  }
+}
+
+// up = 1 leaves silu.
+TEST_P(Composed, SwiGluOfOnesIsSilu) {
+  const Tensor gate = Filled(dtype(), 5, 259, 41);
+  for (const Variant& variant : Variants(Kernel("swiglu").implementations())) {
+    auto both = List(gate, Constant(dtype(), 5, 259, 1.0));
+    const auto fused = RunNamedCase("swiglu", label() + "_to_" + label() + "_fused", variant, both);
+    auto alone = List(gate);
+    const auto silu = RunNamedCase("silu", label() + "_to_" + label(), variant, alone);
+    EXPECT_EQ(FirstDifference(fused[0], silu[0]), "") << variant.label;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Composed, ::testing::ValuesIn(kFloatDTypes),
+                         [](const auto& dtype) { return std::string(Traits(dtype.param).label); });
+
+}  // namespace
+}  // namespace fuseblock::testing

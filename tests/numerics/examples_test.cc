@@ -1,0 +1,172 @@
+// Rungs 1 and 2 of the numerical ladder: examples worked by hand, from the kernels' headers and
+// from inputs that broke others, on every implementation.
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/numerics/cases.h"
+
+namespace fuseblock::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const double kNaN = std::nan("");
+
+using Values = std::vector<double>;
+
+struct Example {
+  const char* kernel;
+  const char* of;              // the case's name in cases.h
+  std::vector<Values> inputs;  // each operand's elements, one row unless `rows` says otherwise
+  std::vector<Values> outputs;
+  int64_t rows = 1;
+};
+
+const std::vector<Example>& Examples() {
+  static const auto* examples = new std::vector<Example>{
+      {"add_residual", "fp32_fp32_to_fp32", {{1, 2}, {0.5, -2}}, {{1.5, 0}}},
+      {"add_residual",
+       "fp16_fp16_to_fp16",
+       {{2048, 65504, 6e-8}, {1, 65504, 6e-8}},
+       {{2048, kInfinity, 0x1p-23}}},
+      // Ties go to even; a sum in BF16 keeps 8 bits.
+      {"add_residual",
+       "bf16_bf16_to_bf16",
+       {{256, 256, 1, -kInfinity}, {1, 3, kNaN, kInfinity}},
+       {{256, 260, kNaN, kNaN}}},
+      {"add_residual", "fp32_bf16_to_bf16", {{1.001953125}, {0.001953125}}, {{1.0}}},
+      {"silu",
+       "fp32_to_fp32",
+       {{0, 1, -1, -0.0}},
+       {{0, 0.7310585786300049, -0.2689414213699951, -0.0}}},
+      // Near -87 and below, where e^-x overflows but the result does not; then the smallest
+      // normal's end.
+      {"silu",
+       "fp32_to_fp32",
+       {{-87, -88.75, -91, -kInfinity, -1e4, kInfinity, 3e38, kNaN}},
+       {{-1.431855945e-36, -2.5382423902e-37, -2.7431119944e-38, -0.0, -0.0, kInfinity, 3e38,
+         kNaN}}},
+      {"silu", "bf16_to_bf16", {{1, -1}}, {{0.73046875, -0.26953125}}},
+      {"swiglu", "fp32_to_fp32_fused", {{0, 1}, {3, 2}}, {{0, 1.4621171572600098}}},
+      {"swiglu",
+       "fp32_to_fp32_fused",
+       {{-3e38, -kInfinity, -1e4}, {3e38, 3e38, 3e38}},
+       {{-0.0, -0.0, -0.0}}},
+      // 255.9 is 255.875 in FP16: 255.875 * 261.75 = 66975.3 is beyond 65504.
+      {"swiglu",
+       "fp16_to_fp16_fused",
+       {{255.9, 1, 255.9, 1}, {261.75, 1, 1, 1}},
+       {{kInfinity, 0.73095703125, 255.875, 0.73095703125}},
+       2},
+      {"swiglu", "bf16_to_bf16_fused", {{255.9}, {261.75}}, {{67072}}},
+      // silu(1.5) = 1.2263617, times 1.5 is 1.8395426: 1.8359375 in BF16. Stored in BF16 first it
+      // is 1.2265625, times 1.5 is 1.83984375, a tie: 1.84375.
+      {"swiglu", "bf16_to_bf16_fused", {{1.5, 2.5}, {1.5, 1.75}}, {{1.8359375, 4.03125}}},
+      {"swiglu", "bf16_to_bf16_hf", {{1.5, 2.5}, {1.5, 1.75}}, {{1.84375, 4.0625}}},
+      // Eager code's e^-x overflows from -88.72 on.
+      {"swiglu",
+       "fp32_to_fp32_hf",
+       {{-88.5, -88.75, -kInfinity}, {1, 1, 1}},
+       {{-3.24998698849e-37, -0.0, -0.0}}},
+      {"rms_norm", "fp32_to_fp32_once", {{3, 4}}, {{0.848528132, 1.131370841}}},
+      {"rms_norm", "fp32_to_fp32_once", {{0, 0, 0}}, {{0, 0, 0}}},
+      {"rms_norm", "fp32_to_fp32_wfp32_offset", {{3, -4}, {1, -1}}, {{1.697056265, -0.0}}},
+      {"rms_norm",
+       "fp16_to_fp16_once",
+       {{60000, -60000, 65504}},
+       {{0.96923828125, -0.96923828125, 1.05859375}}},
+      {"rms_norm",
+       "fp32_to_fp32_once",
+       {{1, kInfinity, 2, kNaN, 3, 4}},
+       {{0, kNaN, kNaN, kNaN, 0.848528132, 1.131370841}},
+       3},
+      {"add_rms_norm",
+       "fp32_hfp32_once_fused",
+       {{1, 2}, {2, 2}},
+       {{0.848528132, 1.131370841}, {3, 4}}},
+      // 2048 + 1 is 2049 in FP32 and 2048 in FP16. Of [2049, 1500] and of [2048, 1500] the norms
+      // are 2049 / 1795.60 = 1.14112 and 2048 / 1795.03 = 1.14093: 1.1416 and 1.1406 in FP16.
+      {"add_rms_norm",
+       "fp16_hfp16_once_fused",
+       {{2048, 1500}, {1, 0}},
+       {{1.1416015625, 0.83544921875}, {2048, 1500}}},
+      {"add_rms_norm",
+       "fp16_hfp16_once_hf",
+       {{2048, 1500}, {1, 0}},
+       {{1.140625, 0.83544921875}, {2048, 1500}}},
+      {"add_rms_norm",
+       "fp16_hfp32_once_fused",
+       {{2048, 1500}, {1, 0}},
+       {{1.1416015625, 0.83544921875}, {2049, 1500}}},
+      {"add_rms_norm",
+       "fp16_hfp32_once_hf",
+       {{2048, 1500}, {1, 0}},
+       {{1.140625, 0.83544921875}, {2048, 1500}}},
+  };
+  return *examples;
+}
+
+const Case* FindCase(const std::vector<Case>& cases, const std::string& name) {
+  for (const Case& c : cases) {
+    if (c.name == name) return &c;
+  }
+  return nullptr;
+}
+
+Tensor FromValues(DType dtype, const Values& values, int64_t rows) {
+  const int64_t columns = static_cast<int64_t>(values.size()) / rows;
+  Tensor tensor(dtype, rows, columns);
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    tensor.Set(i / columns, i % columns, values[static_cast<size_t>(i)]);
+  }
+  return tensor;
+}
+
+TEST(Examples, WorkedByHand) {
+  for (const Example& example : Examples()) {
+    for (const KernelUnderTest& kernel : KernelsUnderTest()) {
+      if (std::string(kernel.name) != example.kernel) continue;
+      const std::vector<Case> cases = kernel.cases();
+      const Case* c = FindCase(cases, example.of);
+      ASSERT_NE(c, nullptr) << example.of;
+      std::vector<Tensor> inputs;
+      for (size_t i = 0; i < example.inputs.size(); ++i) {
+        const bool shared = c->inputs[i].kind != OperandKind::kRows;
+        inputs.push_back(
+            FromValues(c->inputs[i].dtype, example.inputs[i], shared ? 1 : example.rows));
+      }
+      for (const Variant& variant : Variants(kernel.implementations())) {
+        const std::vector<Tensor> got = RunCase(*c, variant, inputs);
+        for (size_t i = 0; i < got.size(); ++i) {
+          const Tensor want = FromValues(got[i].dtype(), example.outputs[i], example.rows);
+          Bound bound;
+          bound.fp32_roundings = got[i].dtype() == DType::kF32 ? 8 : 0;
+          const Comparison comparison = Compare(want, got[i], bound);
+          EXPECT_TRUE(comparison.within)
+              << example.kernel << " " << example.of << " on " << variant.label << ", "
+              << c->outputs[i].name << ": " << comparison.message;
+        }
+      }
+    }
+  }
+}
+
+TEST(Examples, EmbeddingCopiesRows) {
+  for (const KernelUnderTest& kernel : KernelsUnderTest()) {
+    if (std::string(kernel.name) != "embedding") continue;
+    for (const Case& c : kernel.cases()) {
+      if (c.name.find("scaled") != std::string::npos) continue;
+      std::vector<Tensor> inputs;
+      inputs.push_back(FromValues(c.inputs[0].dtype, {1, 0}, 2));
+      inputs.push_back(FromValues(c.inputs[1].dtype, {1, 2, 3, 4}, 2));
+      const Tensor want = FromValues(c.outputs[0].dtype, {3, 4, 1, 2}, 2);
+      for (const Variant& variant : Variants(kernel.implementations())) {
+        EXPECT_EQ(FirstDifference(want, RunCase(c, variant, inputs)[0]), "") << variant.label;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fuseblock::testing

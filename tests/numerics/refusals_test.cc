@@ -1,0 +1,132 @@
+// What the row kernels refuse, with the message that says why: the invalid example of every header,
+// and its neighbours.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/add_residual/add_residual.h"
+#include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/silu/silu.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace fuseblock {
+namespace {
+
+constexpr DType kF32 = DType::kF32;
+constexpr DType kBF16 = DType::kBF16;
+constexpr DType kF16 = DType::kF16;
+
+// Operands are views into one buffer; which lie where matters only for overlap.
+class Refusals : public ::testing::Test {
+ protected:
+  TensorView At(int64_t element, DType dtype, std::initializer_list<int64_t> dims) {
+    return TensorView(buffer_ + element, dtype, dims);
+  }
+  void Expect(const absl::Status& status, const std::string& message,
+              absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(message));
+  }
+
+  alignas(64) float buffer_[4096] = {};
+  ExecutionContext context_;
+};
+
+TEST_F(Refusals, AddResidual) {
+  Expect(AddResidual(context_, At(0, kF32, {2, 3}), At(64, kF32, {3, 2}), At(128, kF32, {2, 3})),
+         "r: expected the shape of x [2, 3], got [3, 2]");
+  Expect(AddResidual(context_, At(0, kBF16, {4}), At(64, kF16, {4}), At(128, kBF16, {4})),
+         "r: expected BF16 or FP32, got FP16");
+  Expect(AddResidual(context_, At(0, kF32, {4}), At(64, kF32, {4}), At(128, DType::kI32, {4})),
+         "z: expected FP32, FP16 or BF16, got INT32");
+  Expect(AddResidual(context_, At(0, kF32, {4}), At(64, kF32, {4}), At(2, kF32, {4})),
+         "z: must be x itself or not touch it");
+  TensorView transposed = At(0, kF32, {2, 3});
+  transposed.stride = {1, 2};
+  Expect(AddResidual(context_, transposed, At(64, kF32, {2, 3}), At(128, kF32, {2, 3})),
+         "x: axis 1 must be contiguous (stride 1), got stride 2");
+  TensorView repeated = At(128, kF32, {2, 3});
+  repeated.stride[0] = 0;
+  Expect(AddResidual(context_, At(0, kF32, {2, 3}), At(64, kF32, {2, 3}), repeated),
+         "z: rows must not overlap, expected stride >= 3, got 0");
+  TensorView elsewhere = At(64, kF32, {2, 3});
+  elsewhere.device = {DeviceType::kCuda, 1};
+  Expect(AddResidual(context_, At(0, kF32, {2, 3}), elsewhere, At(128, kF32, {2, 3})),
+         "r: expected on cpu, got cuda:1");
+}
+
+TEST_F(Refusals, Silu) {
+  Expect(Silu(context_, At(0, DType::kI32, {4}), At(64, kF32, {4})), "x: expected FP32, got INT32");
+  Expect(Silu(context_, TensorView(buffer_, kF32, {}), TensorView(buffer_ + 1, kF32, {})),
+         "x: expected rank >= 1, got a scalar");
+  Expect(Silu(context_, At(0, kF32, {4}), At(0, kBF16, {4})),
+         "y: must be x itself or not touch it");
+}
+
+TEST_F(Refusals, SwiGlu) {
+  Expect(SwiGluPacked(context_, At(0, kF32, {2, 7}), Rounding::kFused, At(64, kF32, {2, 3})),
+         "gate_up: expected [.., 2 d], an even number of columns, got [2, 7] FP32");
+  Expect(SwiGlu(context_, At(0, kF32, {4}), At(64, kF32, {4}), Rounding::kHf, At(128, kBF16, {4})),
+         "gate: expected BF16, got FP32");
+  Expect(
+      SwiGlu(context_, At(0, kBF16, {4}), At(64, kF32, {4}), Rounding::kFused, At(128, kBF16, {4})),
+      "up: expected BF16, got FP32");
+}
+
+TEST_F(Refusals, RmsNorm) {
+  const TensorView x = At(0, kF32, {2, 8}), y = At(64, kF32, {2, 8});
+  for (const float eps : {0.0f, -1e-6f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    Expect(RmsNorm(context_, x, std::nullopt, {eps, 0, RmsNormForm::kOnce}, y),
+           "eps: expected a finite value > 0");
+  }
+  Expect(RmsNorm(context_, x, At(128, kF32, {9}), {}, y),
+         "weight: expected a contiguous [8], got [9] FP32");
+  Expect(RmsNorm(context_, x, At(128, kF32, {1, 8}), {}, y), "weight: expected a contiguous [8]");
+  Expect(RmsNorm(context_, x, At(128, kF16, {8}), {}, y), "weight: expected FP32, got FP16");
+  Expect(RmsNorm(context_, x, std::nullopt, {1e-6f, 1, RmsNormForm::kOnce}, y),
+         "weight_offset: expected 0 without a weight, got 1");
+  Expect(RmsNorm(context_, x, At(64, kF32, {8}), {}, y), "y: must not overlap weight");
+}
+
+TEST_F(Refusals, AddRmsNorm) {
+  const TensorView x = At(0, kF32, {2, 8}), r = At(64, kF32, {2, 8}), y = At(128, kF32, {2, 8});
+  Expect(AddRmsNorm(context_, x, At(64, kBF16, {2, 8}), std::nullopt, {}, Rounding::kFused, y, {}),
+         "r: expected FP32, got BF16");
+  Expect(AddRmsNorm(context_, x, r, std::nullopt, {}, Rounding::kFused, y, y),
+         "residual_out: must not overlap y");
+  Expect(AddRmsNorm(context_, x, r, std::nullopt, {}, Rounding::kFused, x, x),
+         "residual_out: must not overlap y");
+  Expect(AddRmsNorm(context_, x, r, std::nullopt, {}, Rounding::kFused, y, At(256, kBF16, {2, 8})),
+         "residual_out: expected FP32, got BF16");
+}
+
+TEST_F(Refusals, Embedding) {
+  int32_t ids[] = {0, 4, -1, 5};
+  const auto ids_view = [&](int64_t count) { return ConstTensorView(ids, DType::kI32, {count}); };
+  const TensorView table = At(0, kF32, {5, 3});
+  buffer_[1024] = 7;
+  for (const auto& [count, id] : {std::pair<int64_t, int>{3, -1}, {4, -1}}) {
+    Expect(Embedding(context_, ids_view(count), table, 1, At(1024, kF32, {count, 3})),
+           "ids[2]: expected 0 <= id < 5, got -1", absl::StatusCode::kOutOfRange);
+  }
+  ids[2] = 0;
+  Expect(Embedding(context_, ids_view(4), table, 1, At(1024, kF32, {4, 3})),
+         "ids[3]: expected 0 <= id < 5, got 5", absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(buffer_[1024], 7) << "something was written beside a bad id";
+  EXPECT_TRUE(Embedding(context_, ids_view(2), table, 1, At(1024, kF32, {2, 3})).ok());
+  Expect(Embedding(context_, ids_view(2), table, 1, At(1024, kF32, {2, 4})),
+         "y: expected ids' shape with the table's columns, [2, 3] FP32, got [2, 4] FP32");
+  Expect(Embedding(context_, At(64, kF32, {2}), table, 1, At(1024, kF32, {2, 3})),
+         "ids: expected INT32 or INT64, got FP32");
+  Expect(Embedding(context_, ids_view(2), At(0, kF32, {15}), 1, At(1024, kF32, {2, 15})),
+         "table: expected [V, H], got [15] FP32");
+  Expect(Embedding(context_, ids_view(2), table, 1, At(0, kF32, {2, 3})),
+         "y: must not overlap table");
+}
+
+}  // namespace
+}  // namespace fuseblock

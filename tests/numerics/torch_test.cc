@@ -1,0 +1,179 @@
+// Rung 6 of the numerical ladder: values that PyTorch and transformers' eager code produced
+// (torch_values.py), stored with their inputs.
+//
+// Where no reduction's order can differ, the bits must be theirs: additions, lookups, and with kHf
+// rounding the gate. silu's exponential is not correctly rounded by anybody, so FP32 is held to the
+// sum of both errors. A norm's sum of squares may be added in another order, which moves a 16-bit
+// result by at most one last place, and only where it lies that close to a tie.
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "kernels/base/status.h"
+#include "kernels/embedding/embedding.h"
+#include "nlohmann/json.hpp"
+#include "tests/numerics/cases.h"
+
+namespace fuseblock::testing {
+namespace {
+
+constexpr char kFile[] = "tests/numerics/torch_values.safetensors";
+
+class Stored {
+ public:
+  Stored() {
+    std::ifstream file(kFile, std::ios::binary);
+    uint64_t length = 0;
+    file.read(reinterpret_cast<char*>(&length), sizeof length);
+    std::string header(file ? length : 0, ' ');
+    file.read(header.data(), static_cast<std::streamsize>(header.size()));
+    header_ = nlohmann::json::parse(header.empty() ? "{}" : header);
+    std::ostringstream rest;
+    rest << file.rdbuf();
+    data_ = rest.str();
+  }
+
+  // "torch 2.12.1, seed 20240607", for messages.
+  std::string Source() const {
+    const auto& metadata = header_.at("__metadata__");
+    return absl::StrCat("torch ", metadata.at("torch").get<std::string>(), ", seed ",
+                        metadata.at("seed").get<std::string>());
+  }
+
+  bool Has(const std::string& name) const { return header_.contains(name); }
+
+  Tensor Get(const std::string& name) const {
+    const auto& entry = header_.at(name);
+    const DType dtype = *DTypeFromSafetensors(entry.at("dtype").get<std::string>());
+    const auto shape = entry.at("shape").get<std::vector<int64_t>>();
+    // Vectors are one row, ids one column.
+    const bool ids = dtype == DType::kI64;
+    const int64_t columns = ids ? 1 : shape.back();
+    Tensor tensor(dtype, shape.size() == 2 || ids ? shape[0] : 1, columns);
+    const auto begin = entry.at("data_offsets").at(0).get<size_t>();
+    std::copy_n(reinterpret_cast<const std::byte*>(data_.data()) + begin, tensor.memory_bytes(),
+                tensor.memory());
+    return tensor;
+  }
+
+ private:
+  nlohmann::json header_;
+  std::string data_;
+};
+
+enum class Agreement {
+  kBits,         // the same bits
+  kExponential,  // 16-bit: the same bits; FP32: both sides' error
+  kReduction,    // 16-bit: the same but for rare single last places; FP32: both sides' bound
+};
+
+struct TorchCase {
+  std::string stored;  // without ".bf16.x"
+  const char* kernel;
+  std::string of;  // the case in cases.h, with DT for the dtype's label
+  Agreement agreement;
+};
+
+std::vector<TorchCase> TorchCases() {
+  std::vector<TorchCase> cases = {{"add_residual", "add_residual", "DT_DT_to_DT", Agreement::kBits},
+                                  {"silu", "silu", "DT_to_DT", Agreement::kExponential},
+                                  {"swiglu_hf", "swiglu", "DT_to_DT_hf", Agreement::kExponential}};
+  for (const char* columns : {"_65", "_576"}) {
+    for (const char* mode : {"first", "once", "offset"}) {
+      cases.push_back({absl::StrCat("rms_norm_", mode, columns), "rms_norm",
+                       absl::StrCat("DT_to_DT_wDT_", mode), Agreement::kReduction});
+    }
+    cases.push_back({absl::StrCat("add_rms_norm_first_hf", columns), "add_rms_norm",
+                     "DT_wDT_hDT_first_hf", Agreement::kReduction});
+  }
+  return cases;
+}
+
+// Two results, each within `roundings` units of 2^-24 of the exact value, in an output's last
+// places.
+void ExpectAgreement(Agreement agreement, double roundings, const Tensor& torch, const Tensor& got,
+                     const std::string& where) {
+  Bound bound;
+  if (agreement == Agreement::kBits ||
+      (agreement == Agreement::kExponential && got.dtype() != DType::kF32)) {
+    bound.bit_exact = true;
+  } else {
+    bound.fp32_roundings = 2 * roundings;
+  }
+  const Comparison comparison = Compare(torch, got, bound);
+  EXPECT_TRUE(comparison.within) << where << ": " << comparison.message;
+  if (agreement == Agreement::kReduction && got.dtype() != DType::kF32) {
+    const double near_tie =
+        4 * 2 * roundings * kUnitRoundoffFp32 / (Traits(got.dtype()).epsilon / 2);
+    EXPECT_LE(comparison.differing, 1 + near_tie * static_cast<double>(got.rows() * got.columns()))
+        << where;
+  }
+}
+
+TEST(Torch, StoredValuesAreReproduced) {
+  const Stored stored;
+  for (const TorchCase& torch_case : TorchCases()) {
+    for (const DType dtype : kFloatDTypes) {
+      const std::string label(Traits(dtype).label);
+      std::string name = torch_case.of;
+      for (size_t at = name.find("DT"); at != std::string::npos; at = name.find("DT"))
+        name.replace(at, 2, label);
+      bool found = false;
+      for (const KernelUnderTest& kernel : KernelsUnderTest()) {
+        if (std::string(kernel.name) != torch_case.kernel) continue;
+        for (const Case& c : kernel.cases()) {
+          if (c.name != name) continue;
+          found = true;
+          const auto full = [&](const char* operand) {
+            return absl::StrCat(torch_case.stored, ".", label, ".", operand);
+          };
+          std::vector<Tensor> inputs;
+          for (const Operand& operand : c.inputs) inputs.push_back(stored.Get(full(operand.name)));
+          for (const Variant& variant : Variants(kernel.implementations())) {
+            const std::vector<Tensor> got = RunCase(c, variant, inputs);
+            for (size_t i = 0; i < got.size(); ++i) {
+              const bool sum = i > 0;  // residual_out: an addition
+              ExpectAgreement(sum ? Agreement::kBits : torch_case.agreement,
+                              c.errors[i].fp32_roundings(got[i].columns()),
+                              stored.Get(full(c.outputs[i].name)), got[i],
+                              absl::StrCat(torch_case.kernel, " ", name, " on ", variant.label,
+                                           ", ", stored.Source()));
+            }
+          }
+        }
+      }
+      EXPECT_TRUE(found) << "no case " << torch_case.kernel << " " << name;
+    }
+  }
+}
+
+// Gemma's lookup: the factor stored in the dtype, the product rounded to it.
+TEST(Torch, ScaledEmbedding) {
+  const Stored stored;
+  for (const DType dtype : kFloatDTypes) {
+    const auto get = [&](const char* operand) {
+      return stored.Get(
+          absl::StrCat("embedding_scaled.", std::string(Traits(dtype).label), ".", operand));
+    };
+    Tensor ids = get("ids"), table = get("table"), want = get("y");
+    const float scale = static_cast<float>(get("scale").At(0, 0));
+    for (const Variant& variant : Variants(DescribeList(EmbeddingImplementations()))) {
+      Tensor y(dtype, want.rows(), want.columns());
+      const ScopedVariant scoped(variant);
+      const absl::Status status = RunPlaced(
+          variant.device, {{&ids, Shape::kVector}, {&table}, {&y}}, {},
+          [&](const ExecutionContext& context, absl::Span<const TensorView> views) -> absl::Status {
+            FUSEBLOCK_ASSIGN_OR_RETURN(const auto args,
+                                       CheckEmbedding(views[0], views[1], scale, views[2]));
+            return RunNamed(EmbeddingImplementations(), variant.implementation, context, args);
+          });
+      ASSERT_TRUE(status.ok()) << variant.label << ": " << status;
+      EXPECT_EQ(FirstDifference(want, y), "") << variant.label << ", " << stored.Source();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fuseblock::testing

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Writes torch_values.safetensors: what PyTorch and transformers' eager code compute on small inputs.
+
+Needed only to regenerate the file: python3 tests/numerics/torch_values.py. The seed and the versions go into
+the file's metadata. Per case and dtype: the inputs and the output, all in the dtype.
+"""
+
+import pathlib
+
+import safetensors.torch
+import torch
+import transformers
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
+
+SEED = 20240607
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+EPS = 1e-6
+
+
+def norm(kind, weight, x):
+    module = kind(x.shape[-1], eps=EPS)
+    module.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return module(x)
+
+
+def cases(dtype, generator):
+    def draw(*shape, scale=1.0):
+        return (torch.randn(*shape, generator=generator) * scale).to(dtype)
+
+    x, r = draw(3, 130), draw(3, 130)
+    yield "add_residual", {"x": x, "r": r, "z": x + r}
+    x = draw(3, 259, scale=4.0)
+    yield "silu", {"x": x, "y": torch.nn.functional.silu(x)}
+    gate, up = draw(3, 259, scale=3.0), draw(3, 259, scale=2.0)
+    yield "swiglu_hf", {"gate": gate, "up": up, "y": torch.nn.functional.silu(gate) * up}
+    for columns in (65, 576):
+        x, r = draw(2, columns, scale=3.0), draw(2, columns)
+        w = (1 + 0.3 * torch.randn(columns, generator=generator)).to(dtype)
+        delta = draw(columns, scale=0.3)
+        yield f"rms_norm_first_{columns}", {"x": x, "weight": w, "y": norm(LlamaRMSNorm, w, x)}
+        yield f"rms_norm_once_{columns}", {"x": x, "weight": w, "y": norm(Olmo2RMSNorm, w, x)}
+        yield f"rms_norm_offset_{columns}", {"x": x, "weight": delta, "y": norm(GemmaRMSNorm, delta, x)}
+        h = x + r
+        yield f"add_rms_norm_first_hf_{columns}", {
+            "x": x, "r": r, "weight": w, "y": norm(LlamaRMSNorm, w, h), "residual_out": h}
+    table = draw(37, 96)
+    ids = torch.randint(0, 37, (11,), generator=generator)
+    scale = torch.tensor(96**0.5, dtype=dtype)  # as Gemma's: the factor is stored in the dtype
+    yield "embedding_scaled", {"ids": ids, "table": table, "scale": scale.float().reshape(1),
+                               "y": torch.nn.functional.embedding(ids, table) * scale}
+
+
+def main():
+    tensors = {}
+    for label, dtype in DTYPES.items():
+        generator = torch.Generator().manual_seed(SEED)
+        for name, values in cases(dtype, generator):
+            for operand, value in values.items():
+                tensors[f"{name}.{label}.{operand}"] = value.contiguous().clone()
+    metadata = {"seed": str(SEED), "torch": torch.__version__, "transformers": transformers.__version__}
+    path = pathlib.Path(__file__).with_name("torch_values.safetensors")
+    safetensors.torch.save_file(tensors, path, metadata=metadata)
+    print(path, path.stat().st_size, metadata)
+
+
+if __name__ == "__main__":
+    main()
