@@ -3,7 +3,7 @@
 # The Python tests run first; with arguments for ctest they are left out.
 
 python_tests() {
-  FUSEBLOCK_BUILD=$FUSEBLOCK_ROOT/build/ci "$(python_of test)" -m pytest -q client/python examples tools
+  FUSEBLOCK_BUILD=$FUSEBLOCK_ROOT/build/ci "$(python_of test)" -m pytest -q client examples tools
 }
 
 main() {
