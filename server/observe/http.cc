@@ -2,7 +2,10 @@
 
 #include <civetweb.h>
 
+#include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -14,6 +17,8 @@ struct HttpServer::Impl {
   const Metrics* metrics;
   std::function<absl::Status()> ready;
   std::string address;
+  std::string host;  // without brackets
+  int port = 0;
   std::string last_message;  // civetweb's own, until it has started
   mg_context* context = nullptr;
 };
@@ -132,13 +137,29 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   mg_server_port picked{};
   mg_get_server_ports(context, 1, &picked);
   impl->address = absl::StrCat(address.substr(0, colon), ":", picked.port);
+  impl->host = address.substr(0, colon);
+  if (impl->host.front() == '[') impl->host = impl->host.substr(1, impl->host.size() - 2);
+  impl->port = picked.port;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 HttpServer::~HttpServer() {
-  mg_stop(impl_->context);
+  // civetweb looks at its stop flag when a connection comes, or every two seconds: so connections come.
+  std::atomic<bool> stopped{false};
+  std::thread stopper([&] {
+    mg_stop(impl_->context);
+    stopped = true;
+  });
+  while (!stopped) {
+    char error[64];
+    mg_connection* knock =
+        mg_connect_client(impl_->host.c_str(), impl_->port, 0, error, sizeof(error));
+    if (knock != nullptr) mg_close_connection(knock);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  stopper.join();
   mg_exit_library();
 }
 
