@@ -1,6 +1,8 @@
 // Weights made ready, arguments checked, implementations listed.
 #include "kernels/linear/linear.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -15,12 +17,24 @@ std::string OnlyBf16(const LinearArgs& args) {
   return dtype == DType::kBF16 ? "" : absl::StrCat("takes BF16, not ", std::string(Name(dtype)));
 }
 
-constexpr Implementation<LinearArgs> kImplementations[] = {
-    {"avx512_bf16", DeviceType::kCpu, LinearAvx512Bf16Unavailable, OnlyBf16, LinearAvx512Bf16},
-    {"highway", DeviceType::kCpu, LinearHighwayUnavailable, TakesAll<LinearArgs>, LinearHighway},
-    {"cublaslt", DeviceType::kCuda, CudaUnavailable, TakesAll<LinearArgs>, LinearCuda},
-    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<LinearArgs>, LinearReference},
-};
+std::string CudaLinearUnavailable(std::string* detail) {
+  return CudaKernelUnavailable("linear", detail);
+}
+
+using LinearImplementation = Implementation<LinearArgs>;
+
+// VDPBF16PS is ahead of two fused multiply-adds on AMD's cores, and behind them on Intel's. The
+// bits are the same but for subnormals.
+std::array<LinearImplementation, 4> OrderedImplementations() {
+  std::array<LinearImplementation, 4> list = {{
+      {"highway", DeviceType::kCpu, LinearHighwayUnavailable, TakesAll<LinearArgs>, LinearHighway},
+      {"avx512_bf16", DeviceType::kCpu, LinearAvx512Bf16Unavailable, OnlyBf16, LinearAvx512Bf16},
+      {"cublaslt", DeviceType::kCuda, CudaLinearUnavailable, TakesAll<LinearArgs>, LinearCuda},
+      {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<LinearArgs>, LinearReference},
+  }};
+  if (LinearAvx512Bf16IsFast()) std::swap(list[0], list[1]);
+  return list;
+}
 
 bool IsFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
@@ -108,7 +122,10 @@ absl::StatusOr<Buffer> Transposed(const void* source, int64_t stride,
 
 }  // namespace
 
-absl::Span<const Implementation<LinearArgs>> LinearImplementations() { return kImplementations; }
+absl::Span<const LinearImplementation> LinearImplementations() {
+  static const std::array<LinearImplementation, 4> list = OrderedImplementations();
+  return list;
+}
 
 LinearWeight::LinearWeight() = default;
 LinearWeight::LinearWeight(std::unique_ptr<Packed> packed) : packed_(std::move(packed)) {}
@@ -165,7 +182,7 @@ std::string LinearWeight::description() const {
     return packed_->algorithm;
   }
   LinearArgs args{{}, this, {}, packed_->dtype};
-  for (const Implementation<LinearArgs>& item : kImplementations) {
+  for (const LinearImplementation& item : LinearImplementations()) {
     std::string detail;
     if (item.device != DeviceType::kCpu || !item.unavailable(&detail).empty()) continue;
     if (!item.why_not(args).empty()) continue;

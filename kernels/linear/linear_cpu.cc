@@ -22,7 +22,10 @@ namespace {
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 constexpr int kWidth = static_cast<int>(kPanelWidth);
 constexpr int kPanelVectors = kWidth / kLanes;
-constexpr int64_t kPrefetchBytes = 1024;  // ahead of the stream of weights
+
+// Bytes ahead of the stream of weights that a single tile asks for. Tasks of more rows ask for the
+// next segment while they work on this one.
+constexpr int64_t kAheadBytes = 1024;
 
 // Vectors of a panel that a tile of that many rows sums at a time, for 32 registers of AVX-512 and
 // 16 of the others.
@@ -65,11 +68,12 @@ HWY_INLINE void Step(const T* HWY_RESTRICT from, bool second, const float* HWY_R
   }
 }
 
-// Adds one segment to the totals of kRows rows and kVectors vectors of outputs. `pairs` of steps,
-// then perhaps one more (never for BF16, whose last pair is filled up with a zero).
-template <class T, int kRows, int kVectors>
+// Adds one segment to the totals of kRows rows and kVectors vectors of outputs. For BF16 the length
+// is even: its last pair is filled up with a zero. kAheadSize: bytes of an element of the stream
+// that `ahead` points into.
+template <class T, int kAheadSize, int kRows, int kVectors>
 HWY_INLINE void Tile(const T* HWY_RESTRICT w, int64_t length, const float* HWY_RESTRICT x,
-                     float* HWY_RESTRICT total) {
+                     const char* ahead, float* HWY_RESTRICT total) {
   VF sum[kRows][kVectors];
   HWY_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
@@ -81,8 +85,9 @@ HWY_INLINE void Tile(const T* HWY_RESTRICT w, int64_t length, const float* HWY_R
     const T* from = w + k * kWidth;
     Step<T, kRows, kVectors>(from, false, x + k, sum);
     Step<T, kRows, kVectors>(from, true, x + k + 1, sum);
-    for (size_t byte = 0; byte < 2 * kVectors * kLanes * sizeof(T); byte += 64) {
-      hwy::Prefetch(reinterpret_cast<const char*>(from) + kPrefetchBytes + byte);
+    HWY_UNROLL(8)
+    for (int byte = 0; byte < 2 * kVectors * kLanes * kAheadSize; byte += 64) {
+      hwy::Prefetch(ahead + k * kWidth * kAheadSize + byte);
     }
   }
   if (k < length) Step<T, kRows, kVectors>(w + k * kWidth, false, x + k, sum);
@@ -96,39 +101,29 @@ HWY_INLINE void Tile(const T* HWY_RESTRICT w, int64_t length, const float* HWY_R
   }
 }
 
-template <class T, int kRows>
-HWY_NOINLINE void TileColumns(const T* w, int64_t length, const float* x, float* total) {
+template <class T, int kAheadSize, int kRows>
+HWY_NOINLINE void TileColumns(const T* w, int64_t length, const float* x, const char* ahead,
+                              float* total) {
   constexpr int kVectors = TileVectors(kRows);
   for (int column = 0; column < kWidth; column += kVectors * kLanes) {
-    Tile<T, kRows, kVectors>(w + ColumnOffset<T>(column), length, x, total + column);
+    Tile<T, kAheadSize, kRows, kVectors>(w + ColumnOffset<T>(column), length, x,
+                                         ahead + 2 * column * kAheadSize, total + column);
   }
 }
 
 // One segment of all rows of a task.
-template <class T>
-void SegmentRows(const T* w, int64_t length, const float* x, int64_t rows, float* total) {
+template <class T, int kAheadSize>
+void SegmentRows(const T* w, int64_t length, const float* x, int64_t rows, const char* ahead,
+                 float* total) {
+  using TileFunction = void (*)(const T*, int64_t, const float*, const char*, float*);
+  static constexpr TileFunction kTiles[kTileRowsMax] = {
+      TileColumns<T, kAheadSize, 1>, TileColumns<T, kAheadSize, 2>, TileColumns<T, kAheadSize, 3>,
+      TileColumns<T, kAheadSize, 4>, TileColumns<T, kAheadSize, 5>, TileColumns<T, kAheadSize, 6>};
   for (int64_t row = 0; row < rows; row += kTileRowsMax) {
-    const float* xr = x + row * kSegment;
-    float* tr = total + row * kWidth;
-    switch (rows - row) {
-      case 1:
-        TileColumns<T, 1>(w, length, xr, tr);
-        break;
-      case 2:
-        TileColumns<T, 2>(w, length, xr, tr);
-        break;
-      case 3:
-        TileColumns<T, 3>(w, length, xr, tr);
-        break;
-      case 4:
-        TileColumns<T, 4>(w, length, xr, tr);
-        break;
-      case 5:
-        TileColumns<T, 5>(w, length, xr, tr);
-        break;
-      default:
-        TileColumns<T, 6>(w, length, xr, tr);
-    }
+    const int64_t count = rows - row < kTileRowsMax ? rows - row : kTileRowsMax;
+    kTiles[count - 1](w, length, x + row * kSegment, ahead, total + row * kWidth);
+    ahead =
+        reinterpret_cast<const char*>(w);  // asked for once; what is there costs next to nothing
   }
 }
 
@@ -151,6 +146,11 @@ void Stage(const PanelTask& task, int64_t k, int64_t length, int64_t padded, flo
   for (int64_t row = 0; row < task.rows; ++row) {
     const T* from = reinterpret_cast<const T*>(task.x + row * task.x_stride) + k;
     float* to = out + row * kSegment;
+    if (length == kSegment) {
+      HWY_UNROLL(8)
+      for (int i = 0; i < kSegment; i += kLanes) Store(Load(from + i), to + i);
+      continue;
+    }
     Map(
         length, [](VF value) HWY_ATTR { return value; }, to, from);
     if (padded > length) to[length] = 0.0f;
@@ -186,11 +186,15 @@ void RunTyped(const PanelTask& task) {
     const int64_t padded = kPairs ? length + length % 2 : length;
     Stage<T>(task, k, length, padded, x);
     const T* w = static_cast<const T*>(task.panel) + k * kPanelWidth;
-    if (hwy::IsSame<T, float>() || task.rows <= kTileRowsMax) {
-      SegmentRows(w, padded, x, task.rows, total);
+    const char* next = reinterpret_cast<const char*>(w + kSegment * kPanelWidth);
+    if (task.rows <= kTileRowsMax) {
+      const char* ahead = reinterpret_cast<const char*>(w) + kAheadBytes;
+      SegmentRows<T, sizeof(T)>(w, padded, x, task.rows, ahead, total);
+    } else if constexpr (hwy::IsSame<T, float>()) {
+      SegmentRows<float, sizeof(T)>(w, padded, x, task.rows, next, total);
     } else {
       Widen(w, padded, wide);
-      SegmentRows(static_cast<const float*>(wide), padded, x, task.rows, total);
+      SegmentRows<float, sizeof(T)>(wide, padded, x, task.rows, next, total);
     }
   }
   switch (task.y_dtype) {

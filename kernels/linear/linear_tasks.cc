@@ -7,15 +7,16 @@
 namespace fuseblock {
 namespace {
 
-// Tasks for each thread that are worth fewer rows a task: a slow thread then holds up less.
+// Fewer tasks than this for each thread are cut smaller: a slow thread then holds up less.
 constexpr int64_t kTasksPerThread = 4;
 
-// A multiple of the tile, so that a row's tile is full wherever it can be.
+// A multiple of the tile, so that a tile is full wherever it can be.
 int64_t RowsPerTask(int64_t rows, int64_t panels, int threads) {
+  constexpr int64_t kStep = 2 * kTileRowsMax;
   int64_t per_task = kTaskRowsMax;
-  while (per_task > 2 * kTileRowsMax && threads > 1 &&
+  while (per_task > kStep && threads > 1 &&
          panels * ((rows + per_task - 1) / per_task) < kTasksPerThread * threads) {
-    per_task /= 2;
+    per_task -= kStep;
   }
   return per_task;
 }

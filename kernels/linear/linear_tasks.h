@@ -1,4 +1,4 @@
-// How a product on the CPU is cut into tasks: private to linear/. A task makes up to 48 rows of one
+// How a product on the CPU is cut into tasks: private to linear/. A task makes up to 36 rows of one
 // panel's 64 outputs.
 //
 // Every implementation on the CPU sums an output in the same order, which depends on K alone: K is
@@ -18,7 +18,7 @@
 namespace fuseblock {
 
 inline constexpr int64_t kSegment = 64;      // of K; even, since BF16 lies in pairs
-inline constexpr int64_t kTaskRowsMax = 48;  // what a task stages then stays in the L1 cache
+inline constexpr int64_t kTaskRowsMax = 36;  // what a task stages then stays in the L1 cache
 inline constexpr int kTileRowsMax = 6;       // rows whose sums are in registers at a time
 
 struct PanelTask {
