@@ -1,11 +1,15 @@
 // The C++ client: runs blocks on a Fuseblock server.
 //
-//   fuseblock::client::Client client("127.0.0.1:8001");
+//   using namespace fuseblock::client;
+//   Client client("127.0.0.1:8001");
 //   std::vector<float> x(4 * 576);
-//   auto answer = client.Run(Request("smollm2.layers.0.mlp",
-//       {{"x", v1::DATA_TYPE_FP32, {4, 576}, absl::as_bytes-like span of x}}));
-//   if (!answer.ok()) { Error error = ErrorOf(answer.status()); ... error.reason, error.retry_after
-//   } answer->outputs[0]: name "y", dtype, shape [4, 576], bytes
+//   Request request("m.layers.0.mlp", {{"x", fuseblock::v1::DATA_TYPE_FP32, {4, 576}, Bytes(x)}});
+//   absl::StatusOr<Answer> answer = client.Run(request);
+//   if (answer.ok()) {
+//     answer->outputs[0];  // name "y", shape [4, 576], data: the bytes
+//   } else {
+//     ErrorOf(answer.status()).reason;  // "QUEUE_FULL"
+//   }
 //
 // Everything here is thread-safe unless it says otherwise. Nothing throws.
 #pragma once
@@ -106,16 +110,17 @@ class Call {
 // request's answer; when the stream itself breaks, every request in flight is answered with that.
 class Stream {
  public:
-  // Called once per sent request, from one of the library's threads, one call at a time. Must not
-  // block for long: it holds up the stream's other answers.
+  // Called once per sent request, from one of the library's threads, one call at a time, or from
+  // Send when it refuses. It may call Send; it must not block for long, which would hold up the
+  // stream's other answers, and must not call Finish.
   using OnAnswer = std::function<void(uint64_t request_id, absl::StatusOr<Answer> answer)>;
 
   // Cancels what is in flight and waits for its answers.
   ~Stream();
 
-  // Queues the request; never blocks. request_id: not in flight on this stream, else it is answered
-  // with INVALID_ARGUMENT. timeout: from its arrival at the server; infinite: the stream's
-  // deadline.
+  // Queues the request; never blocks. Refuses, by an answer, a request_id that is in flight on this
+  // stream (INVALID_ARGUMENT), and whatever is sent after Finish or after the stream's end.
+  // timeout: from its arrival at the server; infinite: the stream's deadline.
   void Send(uint64_t request_id, const Request& request,
             absl::Duration timeout = absl::InfiniteDuration());
   // No more requests; waits for the answers of those sent and returns how the stream ended.

@@ -1,0 +1,166 @@
+#include "client/cpp/client.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "client/cpp/encoded.h"
+#include "client/cpp/stream.h"
+#include "fuseblock/v1/block_service.grpc.pb.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+
+namespace fuseblock::client {
+namespace {
+
+using RunStub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::RunBlockResponse>;
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// "queue=1.5,batch=0.2" as a map.
+std::map<std::string, double> TimingsFrom(const grpc::ClientContext& context) {
+  std::map<std::string, double> timings;
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find("fuseblock-timings");
+  if (found == trailers.end()) return timings;
+  const absl::string_view text(found->second.data(), found->second.size());
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    const std::pair<std::string, absl::string_view> parts =
+        absl::StrSplit(item, absl::MaxSplits('=', 1));
+    double microseconds = 0;
+    if (absl::SimpleAtod(parts.second, &microseconds)) timings[parts.first] = microseconds;
+  }
+  return timings;
+}
+
+}  // namespace
+
+Answer AnswerFrom(v1::RunBlockResponse response) {
+  const auto owned = std::make_shared<const v1::RunBlockResponse>(std::move(response));
+  Answer answer;
+  answer.revision = owned->revision();
+  answer.backend = owned->backend();
+  for (const v1::Tensor& output : owned->outputs()) {
+    answer.outputs.push_back({output.name(),
+                              output.data_type(),
+                              {output.shape().begin(), output.shape().end()},
+                              Bytes(output.data())});
+  }
+  answer.storage = owned;
+  return answer;
+}
+
+struct Call::State {
+  grpc::ClientContext context;
+  grpc::ByteBuffer request;
+  v1::RunBlockResponse response;
+  absl::AnyInvocable<void(absl::StatusOr<Answer>) &&> done;
+};
+
+void Call::Cancel() { state_->context.TryCancel(); }
+
+struct Client::Connection {
+  explicit Connection(const std::string& target)
+      : channel(MakeChannel(target)),
+        run(channel),
+        stream(channel),
+        blocks(v1::BlockService::NewStub(channel)),
+        health(grpc::health::v1::Health::NewStub(channel)) {}
+
+  std::shared_ptr<grpc::Channel> channel;
+  RunStub run;
+  StreamStub stream;
+  std::unique_ptr<v1::BlockService::Stub> blocks;
+  std::unique_ptr<grpc::health::v1::Health::Stub> health;
+};
+
+Client::Client(const std::string& target) : connection_(std::make_unique<Connection>(target)) {}
+Client::~Client() = default;
+
+Call Client::RunAsync(const Request& request, const CallOptions& options,
+                      absl::AnyInvocable<void(absl::StatusOr<Answer>) &&> done) {
+  auto state = std::make_shared<Call::State>();
+  ApplyOptions(options, state->context);
+  state->request = request.encoded().Unary();
+  state->done = std::move(done);
+  connection_->run.UnaryCall(&state->context, "/fuseblock.v1.BlockService/RunBlock", {},
+                             &state->request, &state->response,
+                             [state](const grpc::Status& status) {
+                               if (!status.ok()) return std::move(state->done)(ErrorFrom(status));
+                               Answer answer = AnswerFrom(std::move(state->response));
+                               answer.timings_us = TimingsFrom(state->context);
+                               std::move(state->done)(std::move(answer));
+                             });
+  return Call(state);
+}
+
+absl::StatusOr<Answer> Client::Run(const Request& request, const CallOptions& options) {
+  absl::StatusOr<Answer> result;
+  absl::Notification ended;
+  RunAsync(request, options, [&](absl::StatusOr<Answer> answer) {
+    result = std::move(answer);
+    ended.Notify();
+  });
+  ended.WaitForNotification();
+  return result;
+}
+
+std::unique_ptr<Stream> Client::OpenStream(const CallOptions& options, Stream::OnAnswer on_answer) {
+  return std::make_unique<Stream>(
+      Stream::Reactor::Start(connection_->stream, options, std::move(on_answer)));
+}
+
+absl::StatusOr<std::vector<v1::BlockInfo>> Client::ListBlocks(const std::string& prefix,
+                                                              const CallOptions& options) {
+  grpc::ClientContext context;
+  ApplyOptions(options, context);
+  v1::ListBlocksRequest request;
+  request.set_prefix(prefix);
+  v1::ListBlocksResponse response;
+  const grpc::Status status = connection_->blocks->ListBlocks(&context, request, &response);
+  if (!status.ok()) return ErrorFrom(status);
+  return std::vector<v1::BlockInfo>(response.blocks().begin(), response.blocks().end());
+}
+
+absl::StatusOr<v1::BlockInfo> Client::GetBlock(const std::string& block,
+                                               const std::string& revision,
+                                               const CallOptions& options) {
+  grpc::ClientContext context;
+  ApplyOptions(options, context);
+  v1::GetBlockRequest request;
+  request.set_block(block);
+  request.set_revision(revision);
+  v1::GetBlockResponse response;
+  const grpc::Status status = connection_->blocks->GetBlock(&context, request, &response);
+  if (!status.ok()) return ErrorFrom(status);
+  return response.block();
+}
+
+absl::StatusOr<HealthState> Client::Health(const std::string& service, const CallOptions& options) {
+  grpc::ClientContext context;
+  ApplyOptions(options, context);
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  const grpc::Status status = connection_->health->Check(&context, request, &response);
+  if (!status.ok()) return ErrorFrom(status);
+  switch (response.status()) {
+    case grpc::health::v1::HealthCheckResponse::SERVING:
+      return HealthState::kServing;
+    case grpc::health::v1::HealthCheckResponse::NOT_SERVING:
+      return HealthState::kNotServing;
+    default:
+      return HealthState::kUnknown;
+  }
+}
+
+}  // namespace fuseblock::client
