@@ -1,0 +1,5 @@
+# The safetensors header: the first untrusted bytes that a load meets.
+if(TARGET fuseblock_model)
+  fuseblock_fuzz(safetensors_header_fuzz
+    SOURCES ${PROJECT_SOURCE_DIR}/tests/fuzz/safetensors_header_fuzz.cc LINK fuseblock_model)
+endif()
