@@ -9,21 +9,32 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "hwy/targets.h"
 #include "kernels/linear/linear.h"
-#include "tests/support/cpu_variants.h"
 #include "tests/support/host_tensor.h"
+#include "tests/support/numerics_variants.h"
 
 namespace fuseblock::testing {
 
-using LinearVariant = CpuVariant<LinearArgs>;
-
-inline std::vector<LinearVariant> LinearVariantsFor(const LinearWeight& weight) {
+// The ways to compute with that weight on this machine's CPU.
+inline std::vector<Variant> LinearVariantsFor(const LinearWeight& weight) {
   const LinearArgs args{{}, &weight, {}, weight.dtype()};
-  std::vector<LinearVariant> fitting;
-  for (const LinearVariant& variant : CpuVariants(LinearImplementations())) {
-    if (variant.implementation->why_not(args).empty()) fitting.push_back(variant);
+  std::vector<Variant> fitting;
+  for (const Variant& variant : Variants(DescribeList(LinearImplementations()))) {
+    if (variant.device != DeviceType::kCpu) continue;
+    for (const Implementation<LinearArgs>& item : LinearImplementations()) {
+      if (item.name == variant.implementation && item.why_not(args).empty()) {
+        fitting.push_back(variant);
+      }
+    }
   }
   return fitting;
+}
+
+// Vectors of more than a few lanes, and a step that is one fused multiply-add.
+inline bool IsFast(const Variant& variant) {
+  return variant.implementation == "avx512_bf16" ||
+         (variant.simd_target != 0 && variant.simd_target <= HWY_AVX2);  // lower is better
 }
 
 inline LinearWeight Prepared(const HostTensor& weight, const HostTensor* bias = nullptr,
@@ -37,15 +48,14 @@ inline LinearWeight Prepared(const HostTensor& weight, const HostTensor* bias = 
 }
 
 // Runs one variant, by itself.
-inline void RunVariant(const LinearVariant& variant, const ConstTensorView& x,
-                       const LinearWeight& weight, const TensorView& y,
-                       const ParallelFor& parallel_for = {}) {
+inline void RunVariant(const Variant& variant, const ConstTensorView& x, const LinearWeight& weight,
+                       const TensorView& y, const ParallelFor& parallel_for = {}) {
   const absl::StatusOr<LinearArgs> args = CheckLinear(x, weight, y);
   ASSERT_TRUE(args.ok()) << args.status();
-  const ScopedTarget scoped(variant.target);
-  const ExecutionContext context{Device(), nullptr, parallel_for};
-  const absl::Status status = variant.implementation->run(context, *args);
-  ASSERT_TRUE(status.ok()) << variant.name << ": " << status;
+  const ScopedVariant scoped(variant);
+  const absl::Status status = RunNamed(LinearImplementations(), variant.implementation,
+                                       ExecutionContext{Device(), nullptr, parallel_for}, *args);
+  ASSERT_TRUE(status.ok()) << variant.label << ": " << status;
 }
 
 // Roundings that an output passes through on its way to FP32: the chain of a segment of 64 steps,

@@ -15,7 +15,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, LinearInvarianceTest, ::testing::ValuesIn(kFloa
                          [](const auto& tested) { return std::string(Name(tested.param)); });
 
 // Every row by itself.
-HostTensor RowsAlone(const LinearVariant& variant, const HostTensor& x, const LinearWeight& weight,
+HostTensor RowsAlone(const Variant& variant, const HostTensor& x, const LinearWeight& weight,
                      DType y_dtype) {
   HostTensor alone(y_dtype, {x.rows(), weight.n()});
   for (int64_t m = 0; m < x.rows(); ++m) {
@@ -26,14 +26,14 @@ HostTensor RowsAlone(const LinearVariant& variant, const HostTensor& x, const Li
 }
 
 // [first, first + count) of `rows` as one batch is what the rows are alone.
-void ExpectBatch(const LinearVariant& variant, const HostTensor& x, const LinearWeight& weight,
+void ExpectBatch(const Variant& variant, const HostTensor& x, const LinearWeight& weight,
                  const HostTensor& alone, int64_t first, int64_t count,
                  const ParallelFor& parallel_for) {
   HostTensor y(alone.dtype(), {count, weight.n()});
   RunVariant(variant, ConstTensorView(x.row(first), x.dtype(), {count, x.cols()}), weight, y.view(),
              parallel_for);
   ASSERT_TRUE(SameRows(y, 0, alone, first, count))
-      << variant.name << ": rows " << first << " to " << first + count << ", threads "
+      << variant.label << ": rows " << first << " to " << first + count << ", threads "
       << parallel_for.threads;
 }
 
@@ -44,8 +44,8 @@ TEST_P(LinearInvarianceTest, EveryBatchSizeAtSeveralPositions) {
   const HostTensor b = NormalTensor(GetParam(), {70}, 2);
   const LinearWeight weight = Prepared(w, &b);
   const HostTensor x = NormalTensor(GetParam(), {kRows, 149}, 3);
-  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
-    const bool every = variant.fast && variant.fused && variant.target != 0;
+  for (const Variant& variant : LinearVariantsFor(weight)) {
+    const bool every = IsFast(variant);
     for (const DType y_dtype : {GetParam(), DType::kF32}) {
       const HostTensor alone = RowsAlone(variant, x, weight, y_dtype);
       for (int64_t count = 1; count <= kRows; count += every || count < 8 ? 1 : 31) {
@@ -68,7 +68,7 @@ TEST_P(LinearInvarianceTest, AnyAddressAndStride) {
   const HostTensor w = NormalTensor(GetParam(), {70, 149}, 1);
   const LinearWeight weight = Prepared(w);
   const HostTensor x = NormalTensor(GetParam(), {13, 149}, 3);
-  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
+  for (const Variant& variant : LinearVariantsFor(weight)) {
     const HostTensor alone = RowsAlone(variant, x, weight, GetParam());
     for (const size_t offset : {0, 1, 2, 4, 6, 33}) {
       for (const int64_t gap : {0, 1, 3, 64}) {
@@ -77,7 +77,7 @@ TEST_P(LinearInvarianceTest, AnyAddressAndStride) {
         HostTensor y(GetParam(), {13, 70}, gap, offset);
         RunVariant(variant, moved.view(), weight, y.view());
         ASSERT_TRUE(SameRows(y, 0, alone, 0, 13))
-            << variant.name << ", offset " << offset << ", gap " << gap;
+            << variant.label << ", offset " << offset << ", gap " << gap;
         ASSERT_TRUE(y.GuardsIntact());
       }
     }
@@ -92,12 +92,12 @@ TEST_P(LinearInvarianceTest, InstructionSetsAgree) {
   const LinearWeight weight = Prepared(w, &b);
   const HostTensor x = NormalTensor(GetParam(), {50, 577}, 3);
   std::optional<HostTensor> first;
-  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
-    if (!variant.fused || variant.name == "reference") continue;
+  for (const Variant& variant : LinearVariantsFor(weight)) {
+    if (!IsFast(variant)) continue;
     HostTensor y(DType::kF32, {50, 130});
     RunVariant(variant, x.view(), weight, y.view());
     if (first.has_value()) {
-      EXPECT_TRUE(SameRows(y, 0, *first, 0, 50)) << variant.name;
+      EXPECT_TRUE(SameRows(y, 0, *first, 0, 50)) << variant.label;
     } else {
       first = y;
     }

@@ -33,17 +33,17 @@ TEST_P(LinearTest, WorkedExample) {
   const HostTensor b = Filled(GetParam(), {3}, {0.5, -1, 100});
   const LinearWeight plain = Prepared(w);
   const LinearWeight biased = Prepared(w, &b);
-  for (const LinearVariant& variant : LinearVariantsFor(plain)) {
+  for (const Variant& variant : LinearVariantsFor(plain)) {
     for (const DType y_dtype : {GetParam(), DType::kF32}) {
       HostTensor y(y_dtype, {1, 3});
       RunVariant(variant, x.view(), plain, y.view());
-      EXPECT_EQ(y.at(0, 0), 11) << variant.name;
-      EXPECT_EQ(y.at(0, 1), 17) << variant.name;
-      EXPECT_EQ(y.at(0, 2), 23) << variant.name;
+      EXPECT_EQ(y.at(0, 0), 11) << variant.label;
+      EXPECT_EQ(y.at(0, 1), 17) << variant.label;
+      EXPECT_EQ(y.at(0, 2), 23) << variant.label;
       RunVariant(variant, x.view(), biased, y.view());
-      EXPECT_EQ(y.at(0, 0), 11.5) << variant.name;
-      EXPECT_EQ(y.at(0, 1), 16) << variant.name;
-      EXPECT_EQ(y.at(0, 2), 123) << variant.name;
+      EXPECT_EQ(y.at(0, 0), 11.5) << variant.label;
+      EXPECT_EQ(y.at(0, 1), 16) << variant.label;
+      EXPECT_EQ(y.at(0, 2), 123) << variant.label;
     }
   }
 }
@@ -58,15 +58,15 @@ TEST_P(LinearTest, EveryShapeIsWithinItsBound) {
       const LinearWeight weight = Prepared(w, &b);
       for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 13, 50}) {
         const HostTensor x = NormalTensor(GetParam(), {m, k}, ++seed);
-        for (const LinearVariant& variant : LinearVariantsFor(weight)) {
-          if (!variant.fast && m * n * k > 100000) continue;
+        for (const Variant& variant : LinearVariantsFor(weight)) {
+          if (!IsFast(variant) && m * n * k > 100000) continue;
           for (const DType y_dtype : {GetParam(), DType::kF32}) {
             HostTensor y(y_dtype, {m, n}, 3);
             RunVariant(variant, x.view(), weight, y.view());
             Worst worst;
             Compare(y, x, w, &b, worst, m * n * k > 100000 ? 7 : 1);
-            ASSERT_LE(worst.ratio, 1) << variant.name << " seed " << seed << ": " << worst.text;
-            ASSERT_TRUE(y.GuardsIntact()) << variant.name << ", M " << m << ", N " << n;
+            ASSERT_LE(worst.ratio, 1) << variant.label << " seed " << seed << ": " << worst.text;
+            ASSERT_TRUE(y.GuardsIntact()) << variant.label << ", M " << m << ", N " << n;
             if (y_dtype == DType::kF32) break;
           }
         }
@@ -93,15 +93,15 @@ TEST_P(LinearTest, NoInnerAxisGivesTheBiasOrZeros) {
   const HostTensor x(GetParam(), {5, 0});
   const LinearWeight plain = Prepared(w);
   const LinearWeight biased = Prepared(w, &b);
-  for (const LinearVariant& variant : LinearVariantsFor(plain)) {
+  for (const Variant& variant : LinearVariantsFor(plain)) {
     HostTensor y(GetParam(), {5, 70});
     RunVariant(variant, x.view(), plain, y.view());
     HostTensor z(GetParam(), {5, 70});
     RunVariant(variant, x.view(), biased, z.view());
     for (int64_t m = 0; m < 5; ++m) {
       for (int64_t n = 0; n < 70; ++n) {
-        ASSERT_EQ(y.at(m, n), 0) << variant.name;
-        ASSERT_EQ(z.at(m, n), b.at(0, n)) << variant.name;
+        ASSERT_EQ(y.at(m, n), 0) << variant.label;
+        ASSERT_EQ(z.at(m, n), b.at(0, n)) << variant.label;
       }
     }
   }
@@ -164,11 +164,12 @@ TEST_P(LinearTest, SubnormalWeightsCount) {
   HostTensor x(GetParam(), {1, 1});
   x.set(0, 0, 0x1p10f);
   const LinearWeight weight = Prepared(w);
-  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
+  for (const Variant& variant : LinearVariantsFor(weight)) {
     HostTensor y(DType::kF32, {1, 1});
     RunVariant(variant, x.view(), weight, y.view());
-    const bool flushed = variant.name == "avx512_bf16";  // VDPBF16PS takes subnormals for zero
-    EXPECT_EQ(y.at(0, 0), flushed ? 0 : static_cast<double>(tiny) * 0x1p10) << variant.name;
+    const bool flushed =
+        variant.implementation == "avx512_bf16";  // VDPBF16PS takes subnormals for zero
+    EXPECT_EQ(y.at(0, 0), flushed ? 0 : static_cast<double>(tiny) * 0x1p10) << variant.label;
   }
 }
 
@@ -177,7 +178,7 @@ TEST_P(LinearTest, ANanAndAnInfinityStayInTheirRow) {
   const LinearWeight weight = Prepared(w);
   HostTensor x = NormalTensor(GetParam(), {9, 70}, 2);
   HostTensor clean(GetParam(), {9, 66});
-  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
+  for (const Variant& variant : LinearVariantsFor(weight)) {
     RunVariant(variant, x.view(), weight, clean.view());
     HostTensor bad = x;
     bad.set(2, 69, NAN);
@@ -185,11 +186,11 @@ TEST_P(LinearTest, ANanAndAnInfinityStayInTheirRow) {
     HostTensor y(GetParam(), {9, 66});
     RunVariant(variant, bad.view(), weight, y.view());
     for (int64_t n = 0; n < 66; ++n) {
-      ASSERT_TRUE(std::isnan(y.at(2, n))) << variant.name;
-      ASSERT_EQ(y.at(7, n), w.at(n, 0) > 0 ? HUGE_VAL : -HUGE_VAL) << variant.name;
+      ASSERT_TRUE(std::isnan(y.at(2, n))) << variant.label;
+      ASSERT_EQ(y.at(7, n), w.at(n, 0) > 0 ? HUGE_VAL : -HUGE_VAL) << variant.label;
     }
     for (const int64_t m : {0, 1, 3, 4, 5, 6, 8}) {
-      ASSERT_TRUE(SameRows(y, m, clean, m, 1)) << variant.name << " row " << m;
+      ASSERT_TRUE(SameRows(y, m, clean, m, 1)) << variant.label << " row " << m;
     }
   }
 }
@@ -209,22 +210,22 @@ TEST(LinearRounding, OverflowInFp16IsInfinityAndTiesGoToEven) {
   xb.set(0, 0, 1);
   xb.set(0, 1, 1);
   const LinearWeight bf16 = Prepared(wb);
-  for (const LinearVariant& variant : LinearVariantsFor(weight)) {
+  for (const Variant& variant : LinearVariantsFor(weight)) {
     HostTensor y(DType::kF16, {1, 1});
     RunVariant(variant, x.view(), weight, y.view());
-    EXPECT_EQ(y.at(0, 0), HUGE_VAL) << variant.name;
+    EXPECT_EQ(y.at(0, 0), HUGE_VAL) << variant.label;
     HostTensor wide(DType::kF32, {1, 1});  // stays finite where it is not stored in FP16
     RunVariant(variant, x.view(), weight, wide.view());
-    EXPECT_EQ(wide.at(0, 0), 120000) << variant.name;
+    EXPECT_EQ(wide.at(0, 0), 120000) << variant.label;
   }
-  for (const LinearVariant& variant : LinearVariantsFor(bf16)) {
+  for (const Variant& variant : LinearVariantsFor(bf16)) {
     HostTensor y(DType::kBF16, {1, 1});
     xb.set(0, 1, 1);
     RunVariant(variant, xb.view(), bf16, y.view());
-    EXPECT_EQ(y.at(0, 0), 1.0) << variant.name;  // 1.00390625
+    EXPECT_EQ(y.at(0, 0), 1.0) << variant.label;  // 1.00390625
     xb.set(0, 1, 3);
     RunVariant(variant, xb.view(), bf16, y.view());
-    EXPECT_EQ(y.at(0, 0), 1.015625) << variant.name;  // 1.01171875
+    EXPECT_EQ(y.at(0, 0), 1.015625) << variant.label;  // 1.01171875
   }
 }
 
