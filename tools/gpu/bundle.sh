@@ -2,6 +2,8 @@
 # Builds dist/gpu-bundle: server, client, CUDA backend, GPU tests and benchmark as one folder that runs on
 # an Ubuntu 24.04 host with a GPU, a CUDA 13 cuBLAS and nothing of ours. The distribution's libraries
 # lie beside the programs; glibc and the compiler's run-time libraries are the host's.
+#   bundle.sh           all of it
+#   bundle.sh kernels   without server and client: what ./dev gpu needs
 set -euo pipefail
 FUSEBLOCK_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export FUSEBLOCK_ROOT
@@ -15,7 +17,13 @@ readonly build_folder=build/gpu-bundle bundle=dist/gpu-bundle size_max_mib=45
 # The tests of CMake targets of the same names.
 readonly tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_large_test
   numerics_rungs_test)
-readonly targets=(fuseblock-server fuseblock fuseblock_kernels_cuda fuseblock_gpu_ffn "${tests[@]}")
+programs=(server/fuseblock-server client/cli/fuseblock)
+case ${1:-} in
+  '') ;;
+  kernels) programs=() ;;
+  *) usage_error "usage: tools/gpu/bundle.sh [kernels]" ;;
+esac
+readonly targets=("${programs[@]##*/}" fuseblock_kernels_cuda fuseblock_gpu_ffn "${tests[@]}")
 
 configure_bundle() {
   local root
@@ -36,7 +44,7 @@ install_bundle() {
   local file library
   rm -rf "$bundle"
   mkdir -p "$bundle/bin" "$bundle/lib"
-  cp "$build_folder"/{server/fuseblock-server,client/cli/fuseblock} "$bundle/bin/"
+  for file in "${programs[@]}"; do cp "$build_folder/$file" "$bundle/bin/"; done
   for file in "${tests[@]}"; do
     find "$build_folder/tests" -type f -name "$file" -exec cp {} "$bundle/bin/" \;
   done
