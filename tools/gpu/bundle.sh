@@ -36,8 +36,9 @@ configure_bundle() {
 
 # Shared libraries that the file needs and the host lacks: all but glibc's and the compiler's.
 needed_libraries() {
-  ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | grep -vE \
-    '/(libc|libm|libdl|libpthread|librt|libresolv|libutil|libstdc\+\+|libgcc_s|ld-linux[^/]*)\.so'
+  ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt|libresolv|libutil|libstdc\+\+|libgcc_s)\.so/ {
+    print $3
+  }'
 }
 
 install_bundle() {
