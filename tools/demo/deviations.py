@@ -85,7 +85,7 @@ def report_numbers(client: Client, checkpoint: Checkpoint, golden: Path | None) 
     reference = "FP64" if golden is None else "transformers"
     heading(
         f"Largest error against {reference}, in ULP",
-        "of the value, or of its row's median where it cancelled",
+        "of the value, or of its row's median where it cancels",
     )
     print(
         paint(
@@ -112,7 +112,7 @@ def report_numbers(client: Client, checkpoint: Checkpoint, golden: Path | None) 
         print(f"{line}  {verdict(ok)}")
     cells = sum(d.cells for column in columns.values() for d in column.values())
     print(
-        f"{cells:,} values from backend {paint('1', backend)}, each within its own bound: "
+        f"{cells:,} values from backend {paint('1', backend)}, each within its bound: "
         f"{verdict(all_ok)}"
     )
     return all_ok

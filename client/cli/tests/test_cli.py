@@ -30,7 +30,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     subprocess.run([sys.executable, tool, folder / "checkpoint", "--layers", "2"], check=True)
     models = {
         name: {"path": folder / "checkpoint", "dtype": dtype}
-        for name, dtype in (("m", "bf16"), ("m32", "fp32"))
+        for name, dtype in (("m", "BF16"), ("m32", "FP32"))
     }
     with serving(models, folder / "log") as address:
         yield address

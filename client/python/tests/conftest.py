@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     subprocess.run([sys.executable, tool, checkpoint, "--layers", str(LAYERS)], check=True)
     models = {
         name: {"path": checkpoint, "dtype": dtype, "rounding": "hf"}
-        for name, dtype in (("m", "bf16"), ("m32", "fp32"))
+        for name, dtype in (("m", "BF16"), ("m32", "FP32"))
     }
     with serving(models, folder / "server.log") as address:
         yield Server(address, checkpoint)

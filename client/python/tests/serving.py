@@ -28,12 +28,12 @@ def program() -> Path:
 
 @contextmanager
 def serving(models: dict[str, dict[str, object]], log: Path) -> Iterator[str]:
-    """Serves the models ({"m": {"path": ..., "dtype": "fp32"}}) on the CPU; gives the address.
+    """Serves the models ({"m": {"path": ..., "dtype": "FP32"}}) on the CPU; gives the address.
 
     At the end the server must drain and exit with 0.
     """
     settings = {
-        "server.address": "127.0.0.1:0", "metrics.address": "", "admin.address": "",
+        "server.address": "127.0.0.1:0", "metrics.address": "",
         "devices": "cpu",
     }  # fmt: skip
     for name, keys in models.items():

@@ -21,7 +21,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     checkpoint = folder / "checkpoint"
     tool = ROOT / "tools/models/synthetic_checkpoint.py"
     subprocess.run([sys.executable, tool, checkpoint, "--layers", "2"], check=True)
-    served = {"m": {"path": checkpoint, "dtype": "fp32", "rounding": "hf"}}
+    served = {"m": {"path": checkpoint, "dtype": "FP32", "rounding": "hf"}}
     with serving(served, folder / "log") as address:
         yield str(checkpoint), address
 

@@ -107,7 +107,7 @@ def test_a_models_tokens_equal_those_in_fp64(tmp_path):
     folder, layers = tmp_path / "model", 2
     tool = ROOT / "tools/models/synthetic_checkpoint.py"
     subprocess.run([sys.executable, tool, folder, "--layers", str(layers)], check=True)
-    served = {"m": {"path": folder, "dtype": "fp32", "rounding": "hf"}}
+    served = {"m": {"path": folder, "dtype": "FP32", "rounding": "hf"}}
     prompt, count = [1, 2024, 11], 12
     checkpoint = Checkpoint(folder)
     with serving(served, tmp_path / "log") as address, Client(address) as client:
