@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # The content of `./dev gpu test|sanitize|bench|profile [--filter WORD]`: on a machine with a GPU, with the
-# bundle of tools/gpu/bundle.sh when dist/gpu-bundle is there, else with what it builds here. Logs and
-# records go to $OUT (default build/gpu); records also to evidence/records. Each takes under 8 minutes.
+# bundle of tools/gpu/bundle.sh when dist/gpu-bundle is there, else with what it builds here. Records go to
+# evidence/records and, with an archive of the logs, to $OUT (default build/gpu). Each command ends
+# within FUSEBLOCK_GPU_SECONDS (default 460).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly out=${OUT:-build/gpu}
 readonly limit_seconds=${FUSEBLOCK_GPU_SECONDS:-460}
 readonly started=$SECONDS
-mkdir -p "$out"
 
 usage() {
   echo "usage: ./dev gpu test|sanitize|bench|profile [--filter WORD]" >&2
@@ -57,7 +57,7 @@ declare -A running=()
 background() {
   local name=$1
   shift
-  timeout --kill-after=5 "$(seconds_left)" "$@" >"$out/$name.log" 2>&1 &
+  timeout --kill-after=5 "$(seconds_left)" "$@" >"$logs/$name.log" 2>&1 &
   running[$name]=$!
 }
 
@@ -69,16 +69,16 @@ finish() {
     wait "${running[$name]}" || status=$?
     if ((status == 0)); then
       printf 'passed  %-26s %s\n' "$name" "$(grep -E '^\[  PASSED  \]|ERROR SUMMARY|RACECHECK SUMMARY' \
-        "$out/$name.log" | tr -s ' =' ' ' | paste -sd' ' || true)"
+        "$logs/$name.log" | tr -s ' =' ' ' | paste -sd' ' || true)"
     else
       failed=1
       printf 'FAILED  %-26s exit code %s\n' "$name" "$status"
-      grep -E -A12 'Failure|^\[  FAILED  \]|=========|rror' "$out/$name.log" | head -n 40 || true
-      tail -n 3 "$out/$name.log"
+      grep -E -A12 'Failure|^\[  FAILED  \]|=========|rror' "$logs/$name.log" | head -n 40 || true
+      tail -n 3 "$logs/$name.log"
     fi
   done
   running=()
-  grep -hE '^\[ plan' "$out"/*.log | sort -u || true
+  grep -hE '^\[ plan' "$logs"/*.log | sort -u || true
   echo "took $((SECONDS - started)) s"
   return "$failed"
 }
@@ -99,8 +99,9 @@ run_test() {
 # minutes over.
 sanitizer() {
   local tool=$1 program=$2 tests=$3
+  # API errors are the program's own to check, and cuBLAS asks for what it may not find.
   background "$tool-$program" compute-sanitizer --tool "$tool" --error-exitcode 9 \
-    --print-limit 20 "$bin/$program" "--gtest_filter=$tests" --gtest_brief=1
+    --report-api-errors no --print-limit 20 "$bin/$program" "--gtest_filter=$tests" --gtest_brief=1
 }
 
 run_sanitize() {
@@ -125,10 +126,10 @@ run_bench() {
 
 run_profile() {
   timeout "$(seconds_left)" ncu --clock-control none --set full --profile-from-start off \
-    --kernel-name "regex:${filter:-.}" --launch-count 40 --force-overwrite --export "$out/profile" \
-    python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" --profile --out "$out"
-  ncu --import "$out/profile.ncu-rep" --page raw --csv >"$out/profile.csv"
-  python3 tools/gpu/profile_table.py "$out/profile.csv"
+    --kernel-name "regex:${filter:-.}" --launch-count 40 --force-overwrite --export "$logs/profile" \
+    python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" --profile --out "$logs"
+  ncu --import "$logs/profile.ncu-rep" --page raw --csv >"$logs/profile.csv"
+  python3 tools/gpu/profile_table.py "$logs/profile.csv"
 }
 
 command=${1:-}
@@ -151,5 +152,9 @@ case $command in
   bench) rest+=(--filter "$filter") ;;
   *) usage ;;
 esac
+logs=build/gpu/$command
+rm -rf "$logs"
+mkdir -p "$out" "$logs"
+trap 'tar -C build/gpu -czf "$out/gpu-$command-logs.tgz" "$command"' EXIT
 find_programs
 "run_$command" "${rest[@]}"
