@@ -146,7 +146,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 HttpServer::~HttpServer() {
-  // civetweb looks at its stop flag when a connection comes, or every two seconds: so connections come.
+  // civetweb looks at its stop flag when a connection comes, or every two seconds: so connections
+  // come.
   std::atomic<bool> stopped{false};
   std::thread stopper([&] {
     mg_stop(impl_->context);

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/observe/gpu_usage.h"
 
 namespace fuseblock {
 namespace {
@@ -116,6 +117,12 @@ struct Metrics::Impl {
   Family<Gauge>& device_healthy = Gauges("device_healthy", "1: takes work, 0: quarantined.");
   Family<Gauge>& build_info = Gauges("build_info", "Always 1; the labels name the build.");
 
+  Family<Gauge>& gpu_utilization = Gauges(
+      "gpu_utilization_ratio", "Share of time in which kernels ran, as nvidia-smi counts GPUs.");
+  Family<Gauge>& gpu_memory_used =
+      Gauges("gpu_memory_used_bytes", "Memory in use on the GPU, by all processes.");
+  Family<Gauge>& gpu_memory = Gauges("gpu_memory_size_bytes", "Memory that the GPU has.");
+
   Histogram& batch_tokens =
       Histograms("batch_tokens", "Tokens in a batch.").Add({}, PowersOfTwo(15));
   Histogram& batch_requests =
@@ -129,11 +136,12 @@ struct Metrics::Impl {
   Gauge& inflight = Gauges("inflight_requests", "Requests admitted and not yet released.").Add({});
 
   std::array<Counter*, kReasons> errors_by_reason;
-  std::mutex mutex;  // guards the two maps
+  std::mutex mutex;  // guards what follows
+  GpuUsage gpus;
   std::map<std::string, std::unique_ptr<BlockMetrics>, std::less<>> blocks;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<MemoryGauge>> pools;
 
-  Impl() {
+  explicit Impl(const char* nvml_library) : gpus(nvml_library) {
     for (const ReasonTraits& traits : AllReasons()) {
       errors_by_reason[static_cast<int>(traits.reason)] =
           &errors.Add({{"category", Text(traits.cause)}});
@@ -148,6 +156,15 @@ struct Metrics::Impl {
   }
   Family<Histogram>& Histograms(const char* name, const char* help) {
     return prometheus::BuildHistogram().Name(Prefixed(name)).Help(help).Register(registry);
+  }
+  void ReadGpus() {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (const GpuSample& sample : gpus.Read()) {
+      const Labels labels{{"gpu", std::to_string(sample.index)}};
+      gpu_utilization.Add(labels).Set(sample.utilization);
+      gpu_memory_used.Add(labels).Set(static_cast<double>(sample.memory_used));
+      gpu_memory.Add(labels).Set(static_cast<double>(sample.memory_total));
+    }
   }
   static std::string Prefixed(const char* name) { return absl::StrCat("fuseblock_", name); }
 };
@@ -250,7 +267,7 @@ void MemoryGauge::AddReserved(int64_t delta) {
 }
 void MemoryGauge::AddUsed(int64_t delta) { impl_->used.Increment(static_cast<double>(delta)); }
 
-Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::Metrics(const char* nvml_library) : impl_(std::make_unique<Impl>(nvml_library)) {}
 Metrics::~Metrics() = default;
 
 void Metrics::SetBuildInfo(const BuildInfo& info) {
@@ -306,6 +323,7 @@ MemoryGauge* Metrics::Memory(Device device, MemoryPool pool) {
 }
 
 std::string Metrics::Expose() const {
+  impl_->ReadGpus();
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }
 

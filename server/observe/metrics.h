@@ -98,7 +98,9 @@ struct BuildInfo {
 
 class Metrics {
  public:
-  Metrics();
+  // nvml_library: where GPUs are asked how busy they are; nothing is exported if it can't be
+  // loaded.
+  explicit Metrics(const char* nvml_library = "libnvidia-ml.so.1");
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;

@@ -137,7 +137,7 @@ TEST(Metrics, ThreadsThatMeetOnANewSeriesShareIt) {
 
 // Prometheus' own linter, of the distribution's package prometheus.
 TEST(Metrics, PassesPromtool) {
-  Metrics metrics;
+  Metrics metrics(FAKE_NVML);
   UseEverything(metrics);
   const auto file = std::filesystem::temp_directory_path() /
                     ("fuseblock_metrics_" + std::to_string(getpid()) + ".txt");
