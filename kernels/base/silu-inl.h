@@ -20,8 +20,9 @@ HWY_INLINE VF PowerOfTwo(VF k) {
 }
 
 struct Exponential {
-  VF fraction;  // 0.707 .. 1.415
-  VF exponent;  // whole
+  VF fraction;      // 0.707 .. 1.415
+  VF exponent;      // whole
+  VF power_of_two;  // 2^exponent where that is a normal number
 };
 
 // e^x = fraction * 2^exponent, within 1 ulp of the fraction, for |x| <= 300. With k = x / ln 2
@@ -33,7 +34,12 @@ HWY_INLINE Exponential Exp(VF x) {
   constexpr float kLn2High = 0x1.62ep-1f;
   constexpr float kLn2Low = 0x1.0bfbe8p-15f;
   constexpr float kLog2E = 0x1.715476p+0f;
-  const VF k = hn::Round(hn::Mul(x, hn::Set(d, kLog2E)));
+  // Adding 1.5 * 2^23 rounds to a whole number, which then is in the low bits; 127 more make it the
+  // biased exponent of 2^k.
+  const VF shift = hn::Set(d, 0x1.8p+23f + 127);
+  const VF shifted = hn::MulAdd(x, hn::Set(d, kLog2E), shift);
+  const VF k = hn::Sub(shifted, shift);
+  const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(DU32(), shifted)));
   VF r = hn::NegMulAdd(k, hn::Set(d, kLn2High), x);
   r = hn::NegMulAdd(k, hn::Set(d, kLn2Low), r);
   VF q = hn::Set(d, 0x1.a125f6p-13f);
@@ -43,32 +49,44 @@ HWY_INLINE Exponential Exp(VF x) {
   q = hn::MulAdd(q, r, hn::Set(d, 0x1.555556p-3f));
   q = hn::MulAdd(q, r, hn::Set(d, 0.5f));
   const VF fraction = hn::Add(hn::MulAdd(hn::Mul(r, r), q, r), hn::Set(d, 1.0f));
-  return {fraction, k};
+  return {fraction, k, power};
 }
 
-// silu(x) = value * scale * scale. The scale is 1 as long as silu is a normal number and a power of
-// two beyond, so that a factor may be applied between the two without losing bits or overflowing.
+// x / (1 + e^-x), rounded as that expression is in FP32: an error of at most e^x's 2 units of
+// 2^-24, and one each for the sum and the quotient. For x > kNear, where e^-x is in range.
+constexpr float kNear = -88.0f;
+
+HWY_INLINE VF SiluNear(VF x) {
+  const DF d;
+  // e^-87 is nothing beside 1.
+  const Exponential e = Exp(hn::Max(hn::Neg(x), hn::Set(d, -87.0f)));
+  return hn::Div(x, hn::MulAdd(e.fraction, e.power_of_two, hn::Set(d, 1.0f)));
+}
+
+// Whether that goes for every lane. Not so for NaN.
+HWY_INLINE bool AllNear(VF x) { return hn::AllTrue(DF(), hn::Gt(x, hn::Set(DF(), kNear))); }
+
+// silu(x) = value * scale * scale for any x. The scale is 1 as long as silu is a normal number and
+// a power of two beyond, so that a factor may be applied between the two without losing bits or
+// overflowing.
 struct ScaledSilu {
   VF value, scale;
 };
 
-// x / (1 + e^-x) with e^-x = p * 2^k, rounded as that expression is in FP32: an error of at most
-// e^x's 2 units of 2^-24, and one each for the sum and the quotient. Where k > 64 the 1 is nothing
-// and (x / p) * 2^-k is the same number without the overflow. Below -260 silu times any finite FP32
-// is 0.
+// The same expression with e^-x = p * 2^k. Where k > 64 the 1 is nothing and (x / p) * 2^-k is the
+// same number, to the bit, without the overflow. Below -260 silu times any finite FP32 is 0.
 HWY_INLINE ScaledSilu SiluScaled(VF x) {
   const DF d;
   const VF one = hn::Set(d, 1.0f);
   const VF high = hn::Set(d, 260.0f);
-  const VF low = hn::Set(d, -87.0f);  // e^-87 is nothing beside 1
+  const VF low = hn::Set(d, -87.0f);
   VF power = hn::Neg(x);
   power = hn::IfThenElse(hn::Lt(power, high), power, high);  // NaN too
   power = hn::IfThenElse(hn::Gt(power, low), power, low);
   const Exponential e = Exp(power);
   const auto far = hn::Gt(e.exponent, hn::Set(d, 64.0f));
-  const VF near_exponent = hn::Min(e.exponent, hn::Set(d, 64.0f));
-  const VF sum = hn::MulAdd(e.fraction, PowerOfTwo(near_exponent), one);
-  const VF divisor = hn::IfThenElse(far, e.fraction, sum);
+  const VF near_power = hn::IfThenElse(far, one, e.power_of_two);
+  const VF divisor = hn::IfThenElse(far, e.fraction, hn::MulAdd(e.fraction, near_power, one));
   const VF numerator = hn::IfThenElse(hn::Le(x, hn::Neg(high)), hn::Set(d, -0.0f), x);
   const VF exponent = hn::IfThenElseZero(far, e.exponent);
   const VF beyond = hn::Max(hn::Sub(exponent, hn::Set(d, 123.0f)), hn::Zero(d));
@@ -78,8 +96,16 @@ HWY_INLINE ScaledSilu SiluScaled(VF x) {
 }
 
 HWY_INLINE VF SiluOf(VF x) {
+  if (HWY_LIKELY(AllNear(x))) return SiluNear(x);
   const ScaledSilu silu = SiluScaled(x);
   return hn::Mul(hn::Mul(silu.value, silu.scale), silu.scale);
+}
+
+// silu(x) * factor, rounded as if silu had FP32's precision at any magnitude.
+HWY_INLINE VF SiluTimes(VF x, VF factor) {
+  if (HWY_LIKELY(AllNear(x))) return hn::Mul(SiluNear(x), factor);
+  const ScaledSilu silu = SiluScaled(x);
+  return hn::Mul(hn::Mul(hn::Mul(silu.value, factor), silu.scale), silu.scale);
 }
 
 // As eager PyTorch evaluates it: the same, but -0 from where e^-x overflows in FP32 (also for
