@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "hwy/targets.h"
 #include "kernels/linear/linear.h"
+#include "tests/support/exact_mlp.h"
 #include "tests/support/host_tensor.h"
 #include "tests/support/numerics_variants.h"
 
@@ -58,13 +59,6 @@ inline void RunVariant(const Variant& variant, const ConstTensorView& x, const L
   ASSERT_TRUE(status.ok()) << variant.label << ": " << status;
 }
 
-// Roundings that an output passes through on its way to FP32: the chain of a segment of 64 steps,
-// one addition for each segment, the bias. (A product that is rounded by itself takes the place of
-// the chain's first addition, which is exact.)
-inline double AccumulationRoundings(int64_t k) {
-  return static_cast<double>(std::min<int64_t>(k, 64) + (k + 63) / 64 + 1);
-}
-
 struct Exact {
   double value = 0;
   double norm = 0;  // sum of |w| |x| and |bias|
@@ -85,13 +79,6 @@ inline Exact ExactOutput(const HostTensor& x, int64_t m, const HostTensor& w, in
   return exact;
 }
 
-// Half a unit in the last place of `value` in the dtype.
-inline double HalfUlp(DType dtype, double value) {
-  const double smallest_normal = dtype == DType::kF16 ? 0x1p-14 : 0x1p-126;
-  const double magnitude = std::max(std::fabs(value), smallest_normal);
-  return std::exp2(std::floor(std::log2(magnitude))) * Traits(dtype).epsilon / 2;
-}
-
 // The largest |error| / bound over all outputs, with the cell named.
 struct Worst {
   double ratio = 0;
@@ -103,8 +90,8 @@ inline void Compare(const HostTensor& y, const HostTensor& x, const HostTensor& 
   for (int64_t m = 0; m < y.rows(); ++m) {
     for (int64_t n = 0; n < y.cols(); n += column_step) {
       const Exact exact = ExactOutput(x, m, w, n, bias);
-      const double accumulated = AccumulationRoundings(x.cols()) * 0x1p-24 * exact.norm;
-      double bound = accumulated + HalfUlp(y.dtype(), std::fabs(exact.value) + accumulated);
+      const double accumulated = ProductRoundings(x.cols()) * 0x1p-24 * exact.norm;
+      double bound = accumulated + HalfSpacing(y.dtype(), std::fabs(exact.value) + accumulated);
       if (y.dtype() != DType::kF32) bound += 0x1p-24 * std::fabs(exact.value);
       const double error = std::fabs(y.at(m, n) - exact.value);
       const double ratio = error / bound;
