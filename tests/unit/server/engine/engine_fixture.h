@@ -25,9 +25,11 @@ inline constexpr int64_t kHidden = 24;
 inline constexpr int64_t kIntermediate = 40;
 inline constexpr int64_t kVocabulary = 50;
 
-// The block on the CPU, under that name. The same name gives the same weights.
+// The block under that name, on these devices. All blocks of a kind and dtype have the same
+// weights.
 inline std::shared_ptr<ServedBlock> MakeBlock(const std::string& name, BlockKind kind,
-                                              DType dtype = DType::kBF16) {
+                                              DType dtype = DType::kBF16,
+                                              const std::vector<Device>& devices = {Device{}}) {
   auto served = std::make_shared<ServedBlock>();
   served->name = name;
   BlockSpec& spec = served->spec;
@@ -56,11 +58,13 @@ inline std::shared_ptr<ServedBlock> MakeBlock(const std::string& name, BlockKind
   if (kind == BlockKind::kEmbedding) {
     weights.table = (*tables)[static_cast<size_t>(dtype)].view();
   }
-  auto block = Block::Create(spec, weights, Device{});
-  EXPECT_TRUE(block.ok()) << block.status();
+  for (const Device device : devices) {
+    auto block = Block::Create(spec, weights, device);
+    EXPECT_TRUE(block.ok()) << block.status();
+    if (block.ok()) served->blocks.push_back(*std::move(block));
+  }
   served->inputs = Block::Inputs(spec);
   served->outputs = Block::Outputs(spec);
-  served->blocks.push_back(*std::move(block));
   return served;
 }
 
@@ -152,6 +156,16 @@ class Call {
           << "output " << o << " differs from the one computed alone";
     }
   }
+  // Awaits the outcome, which must be OK; the outputs' bytes, one after the other.
+  std::string AwaitBytes() {
+    const Outcome& outcome = Await();
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    std::string bytes;
+    for (const absl::Span<const std::byte> output : outcome.outputs) {
+      bytes.append(reinterpret_cast<const char*>(output.data()), output.size());
+    }
+    return bytes;
+  }
   Reason AwaitRefusal() {
     const Outcome& outcome = Await();
     EXPECT_FALSE(outcome.status.ok());
@@ -203,7 +217,7 @@ class EngineTest : public ::testing::Test {
   }
   std::shared_ptr<ServedBlock> Serve(const std::string& name, BlockKind kind,
                                      DType dtype = DType::kBF16) {
-    auto block = MakeBlock(name, kind, dtype);
+    auto block = MakeBlock(name, kind, dtype, block_devices_);
     const absl::Status status = engine_->Prepare(*block);
     EXPECT_TRUE(status.ok()) << status;
     return block;
@@ -244,6 +258,7 @@ class EngineTest : public ::testing::Test {
   Metrics metrics_;
   std::shared_ptr<Faults> faults_ = std::make_shared<Faults>();
   EngineOptions options_;
+  std::vector<Device> block_devices_ = {kCpu};  // real ones: simulated devices use the CPU's blocks
   std::unique_ptr<Engine> engine_;
   Engine::RequestId id_ = 0;  // of the newest request
 };
