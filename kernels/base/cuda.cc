@@ -114,6 +114,12 @@ std::string CudaKernelUnavailable(const char* name, std::string* detail) {
   return reason;
 }
 
+absl::Status UseCudaDevice(Device device) {
+  const FuseblockCudaRuntime* runtime = CudaRuntime();
+  if (runtime == nullptr) return absl::UnavailableError(CudaUnavailableReason());
+  return CudaStatus("choosing the device", runtime->set_device(device.index));
+}
+
 absl::Status CudaStatus(const char* what, int error) {
   if (error == 0) return absl::OkStatus();
   const FuseblockCudaRuntime* runtime = CudaRuntime();

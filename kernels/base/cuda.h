@@ -25,6 +25,9 @@ std::string CudaUnavailable(std::string* detail);
 // The same for the kernel whose launcher has that name, which the backend may lack.
 std::string CudaKernelUnavailable(const char* name, std::string* detail);
 
+// Makes the device current for the calling thread, as launchers need it.
+absl::Status UseCudaDevice(Device device);
+
 // The launcher of that name as F, or null when the backend lacks it.
 void (*CudaEntry(const char* name))(void);
 template <typename F>

@@ -13,7 +13,7 @@ extern "C" {
 
 // Raised with every change of a struct below or of a kernel's argument struct: a library built from
 // another tree is refused, never guessed at.
-#define FUSEBLOCK_CUDA_TABLE_VERSION 1
+#define FUSEBLOCK_CUDA_TABLE_VERSION 2
 
 typedef struct FuseblockCudaDevice {
   char name[256];
@@ -27,6 +27,9 @@ typedef struct FuseblockCudaRuntime {
   int (*device_count)(int* count);
   int (*device_properties)(int device, FuseblockCudaDevice* properties);
   int (*memory_info)(int device, size_t* free_bytes, size_t* total_bytes);
+  // Makes the device the calling thread's current one, on which the kernels' launchers start. Allowed
+  // while a stream is captured.
+  int (*set_device)(int device);
   // Device memory, 256-byte aligned. malloc(0) gives NULL.
   int (*malloc)(int device, size_t bytes, void** out);
   int (*free)(int device, void* p);

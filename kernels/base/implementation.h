@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/base/context.h"
+#include "kernels/base/cuda.h"
 
 namespace fuseblock {
 
@@ -21,7 +22,8 @@ struct Implementation {
   std::string (*unavailable)(std::string* detail);
   // Why it cannot take these arguments, or empty. Called on checked arguments only.
   std::string (*why_not)(const Args& args);
-  // Computes. Called only when unavailable() and why_not() are empty.
+  // Computes. Called only when unavailable() and why_not() are empty; a CUDA one with the context's
+  // device current (UseCudaDevice).
   absl::Status (*run)(const ExecutionContext& context, const Args& args);
 };
 
@@ -41,7 +43,12 @@ absl::Status RunFirst(const char* kernel, absl::Span<const Implementation<Args>>
     if (item.device != context.device.type) continue;
     std::string reason = item.unavailable(nullptr);
     if (reason.empty()) reason = item.why_not(args);
-    if (reason.empty()) return item.run(context, args);
+    if (reason.empty()) {
+      if (item.device == DeviceType::kCuda) {
+        if (absl::Status status = UseCudaDevice(context.device); !status.ok()) return status;
+      }
+      return item.run(context, args);
+    }
     absl::StrAppend(&reasons, "; ", item.name, ": ", reason);
   }
   return absl::UnimplementedError(

@@ -78,6 +78,8 @@ int DeviceProperties(int device, FuseblockCudaDevice* out) {
   return cudaSuccess;
 }
 
+int SetDevice(int device) { return Checked(cudaSetDevice(device)); }
+
 int MemoryInfo(int device, size_t* free_bytes, size_t* total_bytes) {
   return On(device, [&] { return cudaMemGetInfo(free_bytes, total_bytes); });
 }
@@ -182,12 +184,31 @@ int ErrorIsSticky(int error) {
 
 const FuseblockCudaTable kTable = {
     FUSEBLOCK_CUDA_TABLE_VERSION,
-    {DeviceCount,    DeviceProperties,  MemoryInfo,         Malloc,
-     Free,           HostMalloc,        HostFree,           StreamCreate,
-     StreamDestroy,  StreamSynchronize, StreamQuery,        EventCreate,
-     EventDestroy,   EventRecord,       EventSynchronize,   EventElapsedMs,
-     CopyAsync,      MemsetAsync,       LaunchHostFunction, DriverVersion,
-     RuntimeVersion, ErrorName,         ErrorString,        ErrorIsSticky},
+    {DeviceCount,
+     DeviceProperties,
+     MemoryInfo,
+     SetDevice,
+     Malloc,
+     Free,
+     HostMalloc,
+     HostFree,
+     StreamCreate,
+     StreamDestroy,
+     StreamSynchronize,
+     StreamQuery,
+     EventCreate,
+     EventDestroy,
+     EventRecord,
+     EventSynchronize,
+     EventElapsedMs,
+     CopyAsync,
+     MemsetAsync,
+     LaunchHostFunction,
+     DriverVersion,
+     RuntimeVersion,
+     ErrorName,
+     ErrorString,
+     ErrorIsSticky},
     kEntries,
     static_cast<int>(sizeof(kEntries) / sizeof(kEntries[0])),
 };

@@ -9,9 +9,8 @@ namespace {
 template <typename Out, bool kHfRounding>
 struct SwiGluFunction {
   __device__ float operator()(float gate, float up) const {
-    const float activated = SiluFor<Out>(gate);
-    if constexpr (kHfRounding) return RoundTo<Out>(activated) * up;
-    return activated * up;
+    if constexpr (kHfRounding) return RoundTo<Out>(SiluEager(gate)) * up;
+    return SiluFor<Out>(gate) * up;
   }
 };
 
