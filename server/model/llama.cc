@@ -52,7 +52,7 @@ absl::Status CheckConfig(const ModelConfig& config) {
       {"swiglu_limit", 0.0},         {"num_local_experts", 0},        {"num_experts", 0},
       {"auto_map", nullptr},         {"quantization_config", nullptr}};
   for (const auto& [field, value] : neutral) {
-    const absl::Status status = config.RequireNeutral(field, value);
+    absl::Status status = config.RequireNeutral(field, value);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

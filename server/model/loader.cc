@@ -103,7 +103,7 @@ absl::StatusOr<std::vector<BlockPlan>> PlanAll(const PlanContext& context, const
 }
 
 // The options', else the config's, else that of the first weight.
-absl::StatusOr<DType> ComputeDType(const ModelOptions& options, PlanContext context,
+absl::StatusOr<DType> ComputeDType(const ModelOptions& options, const PlanContext& context,
                                    const Family& family, const Target& first) {
   if (options.dtype.has_value()) return *options.dtype;
   const auto saved = context.config.SavedDType();
@@ -168,7 +168,7 @@ absl::Status LoadTargets(const std::vector<Target>& targets, const ModelOptions&
         Build(targets[i], (*plans)[i], options, config, devices, hasher, cache, parallel_for);
     if (!served.ok()) return served.status();
     if (prepare) {
-      const absl::Status status = prepare(**served);
+      absl::Status status = prepare(**served);
       if (!status.ok()) return status;
     }
     loaded.push_back(*std::move(served));

@@ -53,11 +53,11 @@ MappedFile::~MappedFile() {
 
 void MappedFile::Release(absl::Span<const std::byte> part) const {
   // Whole pages inside the part only: a neighbour's page may be in use.
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(part.data());
-  const uintptr_t first = (begin + page - 1) / page * page;
-  const uintptr_t last = (begin + part.size()) / page * page;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t skip = (page - reinterpret_cast<uintptr_t>(part.data()) % page) % page;
+  if (skip >= part.size()) return;
+  const size_t length = (part.size() - skip) / page * page;
+  if (length > 0) madvise(const_cast<std::byte*>(part.data()) + skip, length, MADV_DONTNEED);
 }
 
 }  // namespace fuseblock
