@@ -1,6 +1,9 @@
 # Writes build_info.h (OUT) with the version and the commit of SOURCE; only when it differs, so that an
-# unchanged checkout builds nothing anew.
+# unchanged checkout builds nothing anew. Where SOURCE is no checkout, the environment names the commit.
 set(commit unknown)
+if(NOT "$ENV{FUSEBLOCK_COMMIT}" STREQUAL "")
+  set(commit $ENV{FUSEBLOCK_COMMIT})
+endif()
 find_program(GIT git)
 if(GIT)
   execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
