@@ -48,7 +48,7 @@ class Bounded:
     value: np.ndarray
     bound: np.ndarray
     spread: np.ndarray
-    common: float = 0.0
+    common: np.ndarray | float = 0.0
 
 
 def exact(value: np.ndarray) -> Bounded:
@@ -67,17 +67,22 @@ class Arithmetic:
 
     def norm(self, x: Bounded, weight: np.ndarray) -> Bounded:
         """RMSNorm: normalised, stored, times the weight, stored."""
-        inverse = 1 / np.sqrt((x.value**2).mean(-1, keepdims=True) + self._eps)
+        squares = (x.value**2).sum(-1, keepdims=True)
         columns = x.value.shape[-1]
-        # All terms of the sum of squares are positive, and the root halves the relative difference;
-        # then the root and the division round.
-        worst = self._sides * (columns / 2 + 2) * U
-        common = np.sqrt(self._sides * (columns / 3 / 4 + 2)) * U
+        inverse = 1 / np.sqrt(squares / columns + self._eps)
+        # Of the inverse, relative: differences of x move the sum of squares by 2 x e; its terms are
+        # all positive, so its own roundings do not grow by cancellation; the root halves both; then
+        # the root and the division round.
+        total = np.maximum(squares, columns * self._eps)  # a zero row has no differences either
+        moved = np.sqrt((x.value**2 * x.spread**2).sum(-1, keepdims=True)) / total
+        moved_worst = (np.abs(x.value) * x.bound).sum(-1, keepdims=True) / total
+        worst = self._sides * (columns / 2 + 2) * U + moved_worst
+        common = np.sqrt(self._sides * (columns / 3 / 4 + 2) * U**2 + moved**2)
         n = x.value * inverse
-        relative = min(worst, LAMBDA * common)
+        relative = np.minimum(worst, LAMBDA * common)
         n = self._stored(Bounded(n, x.bound * inverse + np.abs(n) * relative, x.spread * inverse))
         scale = np.abs(weight)
-        y = Bounded(n.value * weight, n.bound * scale, n.spread * scale, float(common))
+        y = Bounded(n.value * weight, n.bound * scale, n.spread * scale, common)
         return self._stored(y)
 
     def mlp(self, x: Bounded, gate: np.ndarray, up: np.ndarray, down: np.ndarray) -> Bounded:

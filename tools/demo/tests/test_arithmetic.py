@@ -87,6 +87,18 @@ def test_one_implementation_stays_within_the_bound_of_the_exact_value(dtype):
     assert error.max() > expected.bound.max() / 100  # the bound is of the error's size
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rounded_sum_moves_the_whole_row_of_its_norm(seed):
+    """The sum's rounding also changes the mean square, by more than the last ULP forgives."""
+    x, residual = values(64, HIDDEN, seed=100 + seed), values(64, HIDDEN, seed=200 + seed)
+    do = Arithmetic("BF16", 1, EPS)
+    expected = do.norm(do.add(x, residual), WEIGHTS["norm"])
+    h = (x + residual).astype(ml_dtypes.bfloat16).astype(np.float64)
+    n = (h / np.sqrt((h * h).mean(-1, keepdims=True) + EPS)).astype(ml_dtypes.bfloat16)
+    got = (n.astype(np.float64) * WEIGHTS["norm"]).astype(ml_dtypes.bfloat16).astype(np.float64)
+    assert (np.abs(got - expected.value) <= expected.bound).all()
+
+
 def swapped_column(name: str) -> np.ndarray:
     weight = WEIGHTS[name].copy()
     weight[:, [3, 4]] = weight[:, [4, 3]]
