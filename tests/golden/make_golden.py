@@ -18,8 +18,8 @@ Tensors, for layer i and a norm module at dotted path P (shapes [batch, tokens, 
     norm.<P>.input, norm.<P>.output      every norm module, the attention's own included
     probe.*                              layer 0's norms and MLP on rows scaled by PROBE_SCALES
 
-Every weight is exactly representable in bfloat16 and in float16: one checkpoint holds the same values
-in whatever dtype it is read, and the files differ by the arithmetic alone. Needs torch,
+Every weight is exactly representable in bfloat16 and in float16: one checkpoint holds the same
+values in whatever dtype it is read, and the files differ by the arithmetic alone. Needs torch,
 transformers and safetensors; README.md names the versions that made the stored files.
 """
 

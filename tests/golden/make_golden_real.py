@@ -4,9 +4,9 @@
     make_golden_real.py CHECKPOINT [--out DIR] [--prompt TEXT] [--layers 0,14,29]
 
 CHECKPOINT: a folder with config.json, model.safetensors and the tokenizer, of a family of
-make_golden.py. Writes golden_float32.safetensors and golden_bfloat16.safetensors with make_golden.py's
-names: for each layer its input, its attention's output, its norms' outputs and its feed-forward, and
-the final norm. The weights are not copied: the demo compares with the checkpoint that it serves.
+make_golden.py. Writes golden_float32.safetensors and golden_bfloat16.safetensors with that script's
+names: for each layer its input, its attention's output, its norms' outputs and its feed-forward,
+and the final norm. The weights are not copied: the demo compares with the checkpoint it serves.
 """
 
 import argparse
@@ -29,7 +29,8 @@ def wanted(key: str, layers: set[int]) -> bool:
     parts = key.removeprefix(f"norm.{LAYERS}.").removeprefix("layer.").split(".")
     if key.startswith("probe.") or int(parts[0]) not in layers:
         return False
-    if key.startswith("norm."):  # the inputs are the layer's and the feed-forward's; no q and k norms
+    # Norms' inputs are the layer's and the feed-forward's; queries' and keys' norms are not served.
+    if key.startswith("norm."):
         return parts[1].endswith("layernorm") and parts[-1] == "output"
     return parts[1:] != ["output"]  # it is the feed-forward's
 
