@@ -95,12 +95,12 @@ void Print(const LoadPlan& plan, const LoadReport& report, const std::string& to
   double inside = 0;
   for (const char* phase : kPhases) {
     const auto found = report.phases_us.find(phase);
-    if (found == report.phases_us.end()) continue;
+    if (found == report.phases_us.end() || found->second.max == 0) continue;
     absl::StrAppend(&phases, phase, " ", MicrosecondsText(found->second.mean), "  ");
     inside += found->second.mean;
   }
   if (!phases.empty()) {
-    std::printf("phases      %stransport and client %s (means)\n", phases.c_str(),
+    std::printf("means       %stransport and client %s\n", phases.c_str(),
                 MicrosecondsText(std::max(latency.mean - inside, 0.0)).c_str());
   }
   for (const auto& [reason, count] : report.errors) {
@@ -144,28 +144,29 @@ void AddBench(CLI::App& app, const Globals& globals, Action* action) {
       app.add_subcommand("bench", "Put load on a block; report throughput, latency and errors");
   auto options = std::make_shared<BenchOptions>();
   LoadPlan& plan = options->plan;
-  command->add_option("block", plan.block, "For example smollm2.layers.0.ffn_path")->required();
+  command->add_option("block", plan.block, "For example smollm2.layers.0.ffn_path")
+      ->type_name("NAME")
+      ->required();
   command->add_option("--tokens", options->tokens, "Tokens of a request, or a range: 0-300")
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--concurrency", plan.concurrency, "Requests in flight, at most")
       ->type_name("N")
-      ->check(CLI::Range(1, 100000))
+      ->check(CLI::Range(1, 100000).description(""))
       ->capture_default_str();
   command->add_option("--duration", plan.duration_s, "Seconds to measure")
       ->type_name("S")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Validator(CLI::PositiveNumber).description(""))
       ->capture_default_str();
   command->add_option("--warmup", plan.warmup_s, "Seconds before that, not measured")
       ->type_name("S")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->capture_default_str();
   command
       ->add_option("--rate", plan.rate,
-                   "Requests per second, sent when they are due; without it, as fast as answers "
-                   "come")
+                   "Requests per second, each sent when due; else as fast as answers come")
       ->type_name("R")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Validator(CLI::PositiveNumber).description(""));
   command->add_flag("--residual", plan.residual, "Send the block's optional inputs too");
   command->add_option("--plot", options->plot, "Write charts to this .html or .svg")
       ->type_name("FILE");

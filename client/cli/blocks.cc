@@ -236,7 +236,8 @@ void AddBlocks(CLI::App& app, const Globals& globals, Action* action) {
   CLI::App* command = app.add_subcommand("blocks", "List the blocks that the server holds");
   auto prefix = std::make_shared<std::string>();
   auto all = std::make_shared<bool>(false);
-  command->add_option("prefix", *prefix, "Only blocks whose name starts with this");
+  command->add_option("prefix", *prefix, "Only blocks whose name starts with this")
+      ->type_name("NAME");
   command->add_flag("--all", *all, "One line for every block, instead of one for all its layers");
   command->callback([&globals, action, prefix, all] {
     *action = [&globals, prefix, all] { return ListBlocks(globals, *prefix, *all); };
@@ -248,8 +249,10 @@ void AddDescribe(CLI::App& app, const Globals& globals, Action* action) {
       app.add_subcommand("describe", "Print a block's tensors, formula, revisions and state");
   auto name = std::make_shared<std::string>();
   auto revision = std::make_shared<std::string>();
-  command->add_option("block", *name, "For example smollm2.layers.0.mlp")->required();
-  command->add_option("--revision", *revision, "By default the one that answers");
+  command->add_option("block", *name, "For example smollm2.layers.0.mlp")
+      ->type_name("NAME")
+      ->required();
+  command->add_option("--revision", *revision, "By default the one that answers")->type_name("N");
   command->callback([&globals, action, name, revision] {
     *action = [&globals, name, revision] { return Describe(globals, *name, *revision); };
   });
@@ -258,7 +261,7 @@ void AddDescribe(CLI::App& app, const Globals& globals, Action* action) {
 void AddHealth(CLI::App& app, const Globals& globals, Action* action) {
   CLI::App* command = app.add_subcommand("health", "Tell whether the server, or a block, serves");
   auto block = std::make_shared<std::string>();
-  command->add_option("block", *block, "By default the server");
+  command->add_option("block", *block, "By default the server")->type_name("NAME");
   command->footer("Exit code 0 when it serves, 1 otherwise.");
   command->callback([&globals, action, block] {
     *action = [&globals, block] { return Health(globals, *block); };

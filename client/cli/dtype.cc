@@ -50,7 +50,7 @@ uint16_t HalfBits(double value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::fabs(value);
   if (std::isnan(value)) return sign | 0x7E00;
-  if (magnitude == 0) return sign;  // has no exponent
+  if (magnitude == 0) return sign;               // has no exponent
   if (magnitude >= 65520) return sign | 0x7C00;  // halfway between the largest number and 2^16
   int exponent = 0;
   std::frexp(magnitude, &exponent);

@@ -22,10 +22,12 @@ int Main(int argc, char** argv) {
   fuseblock::cli::Globals globals;
   fuseblock::cli::Action action;
   app.add_option("--server", globals.server, "HOST:PORT, unix:PATH or any gRPC target")
+      ->type_name("TARGET")
       ->envname("FUSEBLOCK_SERVER")
       ->capture_default_str();
   app.add_option("--timeout", globals.timeout_s, "Seconds for each call; 0: no limit")
-      ->check(CLI::NonNegativeNumber);
+      ->type_name("S")
+      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
   app.add_flag("--json", globals.json, "Print JSON for machines");
   app.require_subcommand(1);
   app.fallthrough();

@@ -173,19 +173,20 @@ absl::Status Run(const Globals& globals, const RunOptions& options) {
 void AddRun(CLI::App& app, const Globals& globals, Action* action) {
   CLI::App* command = app.add_subcommand("run", "Run a block on tensors from files");
   auto options = std::make_shared<RunOptions>();
-  command->add_option("block", options->block, "For example smollm2.layers.0.mlp")->required();
+  command->add_option("block", options->block, "For example smollm2.layers.0.mlp")
+      ->type_name("NAME")
+      ->required();
   command
       ->add_option("-i,--input", options->inputs,
-                   "[NAME=]FILE, any number of times: a .npy, or a .safetensors whose tensors are "
-                   "named as the inputs")
+                   "[NAME=]FILE, repeatable: a .npy, or a .safetensors with the inputs by name")
       ->type_name("FILE")
       ->required();
   command
-      ->add_option(
-          "-o,--output", options->outputs,
-          "[NAME=]FILE, any number of times: a .npy for one output, a .safetensors for all")
+      ->add_option("-o,--output", options->outputs,
+                   "[NAME=]FILE, repeatable: a .npy for one output, a .safetensors for all")
       ->type_name("FILE");
-  command->add_option("--revision", options->revision, "By default the one that answers");
+  command->add_option("--revision", options->revision, "By default the one that answers")
+      ->type_name("N");
   command->footer(
       "A .npy without NAME is `x`, or `ids` when it holds integers. NumPy has no BF16: a .npy of\n"
       "two-byte voids (what ml_dtypes saves) is taken as BF16, and written so.\n\n"
