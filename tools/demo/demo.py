@@ -38,7 +38,7 @@ from generate import EXPECTED, Model, cost_line, stream  # noqa: E402
 from terminal import clear_progress, heading, paint, progress, verdict  # noqa: E402
 
 BENCH_TOKENS = (1, 16, 256)
-BENCH_SECONDS = 1.0
+BENCH_SECONDS = 0.6
 SYNTHETIC_PROMPT = [1, 2024, 11, 29]
 METRICS = (
     'fuseblock_requests_total{block="smollm2.layers.0.ffn_path",code="OK"',
@@ -82,7 +82,7 @@ def report_speed(cli: Path, server: str) -> None:
         command = [
             str(cli), "--server", server, "--json", "bench", f"{MODELS[dtype]}.layers.0.ffn_path",
             "--tokens", str(tokens), "--concurrency", str(in_flight),
-            "--duration", str(BENCH_SECONDS), "--warmup", "0.2",
+            "--duration", str(BENCH_SECONDS), "--warmup", "0.1",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         clear_progress()
