@@ -214,12 +214,13 @@ TEST_F(EngineFaultsTest, DrainWaitsForWhatIsThereAndRefusesWhatIsNew) {
     engine_->Drain(absl::Now() + absl::Minutes(10));
     drained = true;
   });
-  CallPtr late;
-  do {  // until the drain has begun
-    late = Send(path, 0);
-    if (!late->answered()) late->ReleaseOutputs();
-  } while (!late->answered() || late->Await().status.ok());
-  EXPECT_EQ(late->AwaitRefusal(), Reason::kDraining);
+  Reason late = Reason::kCancelled;
+  while (late == Reason::kCancelled) {  // until the drain has begun
+    const auto call = Send(path, 1);
+    engine_->Cancel(id_);
+    late = call->AwaitRefusal();
+  }
+  EXPECT_EQ(late, Reason::kDraining);
   EXPECT_FALSE(drained);
   faults_->Release(kCpu);
   running->ExpectRight();
