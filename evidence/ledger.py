@@ -33,8 +33,8 @@ def record_of(claim: dict[str, Any]) -> dict[str, Any] | None:
 
 def machine(record: dict[str, Any]) -> str:
     hardware = record["hardware"]
-    name = hardware.get("gpu") or hardware.get("cpu", "?")
-    return re.sub(r"\((R|TM)\)|NVIDIA |CPU |Processor", "", name).strip()
+    name = hardware.get("gpu") or f"{hardware['cpu']}, {hardware['cores']} cores"
+    return re.sub(r" *(\((R|TM)\)|NVIDIA|CPU|Processor)", "", name).strip()
 
 
 def stale(claim: dict[str, Any], record: dict[str, Any]) -> str:

@@ -118,6 +118,7 @@ def client_process(
     seed: int,
     seconds: float,
     results: Any,
+    started: Any,
 ) -> None:
     counts = [collections.Counter() for _ in range(threads)]
     end = time.monotonic() + seconds
@@ -129,6 +130,7 @@ def client_process(
     ]
     for worker in workers:
         worker.start()
+    started.set()
     for worker in workers:
         worker.join()
     results.put(sum(counts, collections.Counter()))
@@ -138,12 +140,17 @@ def crash_clients(address: str, samples: list[Sample], hidden: int, end: float) 
     """Clients that are killed in the middle of their calls, one after the other."""
     crashes = 0
     spawn = multiprocessing.get_context("spawn")
+    nobody_reads = spawn.Queue()
     while time.monotonic() < end - 3:
+        started = spawn.Event()
         victim = spawn.Process(
-            target=client_process, args=(address, samples, hidden, 4, 99, 600, spawn.Queue())
+            target=client_process,
+            args=(address, samples, hidden, 4, 99, 600, nobody_reads, started),
         )
         victim.start()
-        time.sleep(2)
+        if not started.wait(timeout=60):
+            raise RuntimeError("a client that was to crash did not start")
+        time.sleep(1)  # of calls, in the middle of which it dies
         os.kill(victim.pid, signal.SIGKILL)
         victim.join()
         crashes += 1
@@ -163,12 +170,12 @@ def drive(
 ) -> tuple[collections.Counter, int, list[tuple[float, int]]]:
     """All the load at once; counts by what requests came to, crashes, memory over time."""
     spawn = multiprocessing.get_context("spawn")
-    results = spawn.Queue()
+    results, started = spawn.Queue(), spawn.Event()
     threads = clients // CLIENT_PROCESSES
     processes = [
         spawn.Process(
             target=client_process,
-            args=(server.address, samples, hidden, threads, i, seconds, results),
+            args=(server.address, samples, hidden, threads, i, seconds, results, started),
         )
         for i in range(CLIENT_PROCESSES)
     ]

@@ -16,7 +16,7 @@ RECORD = {
     "date": "2026-01-02T03:04:05Z",
     "commit": "0123456789abcdef",
     "holds": True,
-    "hardware": {"cpu": "Some(R) CPU"},
+    "hardware": {"cpu": "Some(R) CPU", "cores": 2},
     "results": [
         {"case": {"tokens": 1, "dtype": "bf16"}, "value": 12.345, "peers": {"eager": 1500.0}},
         {"case": {"tokens": 4096, "dtype": "bf16"}, "value": 2.0, "peers": {}},
