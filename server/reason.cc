@@ -16,7 +16,7 @@ using Code = absl::StatusCode;
 
 // In the enum's order, so that the table is indexed by it (a test checks).
 constexpr std::array<ReasonTraits, 15> kReasons = {{
-    // reason                      name                   cause                  code      retry  shed
+    // reason, name, cause, code, retry, shed
     {Reason::kQueueFull, "QUEUE_FULL", "queue_full", Code::kResourceExhausted, true, true},
     {Reason::kMemory, "MEMORY", "memory", Code::kResourceExhausted, true, true},
     {Reason::kQuota, "QUOTA", "quota", Code::kResourceExhausted, true, true},
@@ -52,7 +52,8 @@ absl::Span<const ReasonTraits> AllReasons() { return kReasons; }
 absl::Status MakeError(Reason reason, std::string_view message, absl::Duration retry_after) {
   const ReasonTraits& traits = Traits(reason);
   absl::Status status(traits.code, absl::string_view(message.data(), message.size()));
-  status.SetPayload(kReasonUrl, absl::Cord(absl::string_view(traits.name.data(), traits.name.size())));
+  status.SetPayload(kReasonUrl,
+                    absl::Cord(absl::string_view(traits.name.data(), traits.name.size())));
   const bool loading = reason == Reason::kBlockNotReady && retry_after > absl::ZeroDuration();
   if (traits.retry || loading) {
     const absl::Duration delay = std::max(retry_after, kRetryAfterMin);

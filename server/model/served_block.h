@@ -21,11 +21,11 @@ struct ServedBlock {
   std::string content_hash;  // hexadecimal; weights and spec
   std::string formula;       // for people
   BlockSpec spec;
-  std::vector<BlockTensor> inputs, outputs;  // Block::Inputs(spec), Block::Outputs(spec)
+  std::vector<BlockTensor> inputs, outputs;          // Block::Inputs(spec), Block::Outputs(spec)
   std::vector<std::unique_ptr<const Block>> blocks;  // one per device, the preferred one first
 
-  // What other layers keep beside the block, so that the serving path looks nothing up. Both are set by
-  // Engine::Prepare, before the block is published, and constant from then on.
+  // What other layers keep beside the block, so that the serving path looks nothing up. Both are
+  // set by Engine::Prepare, before the block is published, and constant from then on.
   mutable BlockMetrics* metrics = nullptr;
   mutable std::shared_ptr<EngineBlock> engine;
 
