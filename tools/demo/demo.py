@@ -155,21 +155,24 @@ def report_synthetic_text(client: Client, checkpoint: Checkpoint) -> bool:
     return ok
 
 
-def next_steps(cli: Path, model: Path) -> None:
+def next_steps(cli: Path, model: Path, synthetic: bool) -> None:
     def near(path: Path) -> str:
         return os.path.relpath(path.absolute())
 
-    heading("Try next")
-    python = near(Path(sys.executable))
-    for command, what in (
+    steps = [
         ("./dev serve", "the model on the usual ports, until Ctrl-C; then, elsewhere:"),
         (f"  {near(cli)} blocks", ""),
         (f"  {near(cli)} bench smollm2.layers.0.ffn_path --tokens 0-300 --concurrency 16", ""),
-        (f"./dev serve --model smollm2={near(model)} --set models.smollm2.dtype=FP32", ""),
-        (f"  PYTHONPATH=client/python {python} examples/generate/generate.py \\", ""),
-        (f'    --model {near(model)} --prompt "Once upon a time"', ""),
-        ("./dev test", "every test that needs no GPU"),
-    ):
+    ]
+    if not synthetic:
+        python = near(Path(sys.executable))
+        steps += [
+            (f"./dev serve --model smollm2={near(model)} --set models.smollm2.dtype=FP32", ""),
+            (f"  PYTHONPATH=client/python {python} examples/generate/generate.py \\", ""),
+            (f'    --model {near(model)} --prompt "Once upon a time"', ""),
+        ]
+    heading("Try next")
+    for command, what in [*steps, ("./dev test", "every test that needs no GPU")]:
         print(f"  {command}{paint('2', '   ' + what if what else '')}")
 
 
@@ -195,7 +198,7 @@ def main() -> int:
         report_metrics(args.metrics)
         ok &= (report_synthetic_text if synthetic else report_text)(client, checkpoint)
     if ok:
-        next_steps(args.cli, args.model)
+        next_steps(args.cli, args.model, synthetic)
     else:
         print(paint("31;1", "\nSomething above is outside its bound."))
     return 0 if ok else 1
