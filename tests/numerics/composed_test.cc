@@ -1,6 +1,7 @@
 // Rung 5 of the numerical ladder: fused kernels against the composition of their parts, bit for
 // bit, on every implementation (one and the same for both sides).
 #include "gtest/gtest.h"
+#include "kernels/swiglu/swiglu.h"
 #include "tests/numerics/cases.h"
 
 namespace fuseblock::testing {
@@ -112,6 +113,50 @@ TEST_P(Composed, SwiGluOfOnesIsSilu) {
     auto alone = List(gate);
     const auto silu = RunNamedCase("silu", label() + "_to_" + label(), variant, alone);
     EXPECT_EQ(FirstDifference(fused[0], silu[0]), "") << variant.label;
+  }
+}
+
+// One packed tensor with the gate half first is two tensors; its result may overwrite either half.
+TEST_P(Composed, PackedSwiGluIsSwiGlu) {
+  for (const int64_t d : {1, 2, 3, 4, 5, 100}) {
+    const Tensor packed = Filled(dtype(), 4, 2 * d, 51);
+    Tensor gate(dtype(), 4, d), up(dtype(), 4, d), want(dtype(), 4, d);
+    for (int64_t row = 0; row < 4; ++row) {
+      for (int64_t column = 0; column < d; ++column) {
+        gate.Set(row, column, packed.At(row, column));
+        up.Set(row, column, packed.At(row, d + column));
+      }
+    }
+    const ExecutionContext context;
+    const auto view = [&](const Tensor& tensor, int64_t column, int64_t columns) {
+      TensorView v(tensor.memory() + column * SizeOf(dtype()), dtype(), {4, columns});
+      v.stride[0] = tensor.columns();
+      return v;
+    };
+    ASSERT_TRUE(
+        SwiGlu(context, view(gate, 0, d), view(up, 0, d), Rounding::kHf, view(want, 0, d)).ok());
+    for (const int64_t half : {0, 1}) {
+      const Tensor over = packed.Copy();
+      const absl::Status status =
+          SwiGluPacked(context, view(over, 0, 2 * d), Rounding::kHf, view(over, half * d, d));
+      ASSERT_TRUE(status.ok()) << status;
+      for (int64_t row = 0; row < 4; ++row) {
+        for (int64_t column = 0; column < d; ++column) {
+          ASSERT_EQ(over.Bits(row, half * d + column), want.Bits(row, column)) << d;
+          ASSERT_EQ(over.Bits(row, (1 - half) * d + column),
+                    packed.Bits(row, (1 - half) * d + column));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Composed, PackedSwiGluOfNothing) {
+  const ExecutionContext context;
+  for (const int64_t d : {0, 7, 3584}) {
+    EXPECT_TRUE(SwiGluPacked(context, ConstTensorView(nullptr, dtype(), {0, 2 * d}),
+                             Rounding::kFused, TensorView(nullptr, dtype(), {0, d}))
+                    .ok());
   }
 }
 

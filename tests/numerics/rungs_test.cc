@@ -90,9 +90,9 @@ struct Size {
 
 // Rung 4. Sizes around every vector width, odd ones, and a model's.
 TEST_P(Rungs, MatchTheReference) {
-  constexpr Size kSizes[] = {{3, 1},   {5, 2},   {4, 3},   {7, 5},    {2, 15},  {3, 16},
-                             {3, 17},  {2, 31},  {2, 33},  {1, 63},   {3, 64},  {2, 65},
-                             {1, 129}, {9, 257}, {2, 576}, {1, 1024}, {1, 2049}};
+  constexpr Size kSizes[] = {{3, 1},  {5, 2},   {4, 3},   {3, 4},   {7, 5},   {2, 15},
+                             {3, 16}, {3, 17},  {2, 31},  {2, 33},  {1, 63},  {3, 64},
+                             {2, 65}, {1, 129}, {3, 257}, {2, 576}, {1, 1025}};
   uint64_t seed = 20240501;
   for (const Size size : kSizes) {
     for (const Pattern pattern : kPatterns) {

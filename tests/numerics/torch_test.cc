@@ -6,10 +6,11 @@
 // sum of both errors. A norm's sum of squares may be added in another order, which moves a 16-bit
 // result by at most one last place, and only where it lies that close to a tie.
 #include <fstream>
-#include <map>
+#include <functional>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "kernels/base/status.h"
 #include "kernels/embedding/embedding.h"
@@ -41,8 +42,6 @@ class Stored {
     return absl::StrCat("torch ", metadata.at("torch").get<std::string>(), ", seed ",
                         metadata.at("seed").get<std::string>());
   }
-
-  bool Has(const std::string& name) const { return header_.contains(name); }
 
   Tensor Get(const std::string& name) const {
     const auto& entry = header_.at(name);
@@ -112,41 +111,87 @@ void ExpectAgreement(Agreement agreement, double roundings, const Tensor& torch,
   }
 }
 
-TEST(Torch, StoredValuesAreReproduced) {
-  const Stored stored;
-  for (const TorchCase& torch_case : TorchCases()) {
+// One of TorchCases() in one dtype, with the case of cases.h that it is.
+struct StoredCase {
+  const TorchCase* torch;
+  const Case* c;
+  const Stored* stored;
+  std::vector<Variant> variants;
+  std::string name;  // "swiglu bf16_to_bf16_hf"
+  std::string label;
+
+  Tensor Get(const char* operand) const {
+    return stored->Get(absl::StrCat(torch->stored, ".", label, ".", operand));
+  }
+  std::vector<Tensor> Inputs() const {
+    std::vector<Tensor> inputs;
+    for (const Operand& operand : c->inputs) inputs.push_back(Get(operand.name));
+    return inputs;
+  }
+};
+
+void ForEachStored(const Stored& stored, const std::function<void(const StoredCase&)>& body) {
+  const std::vector<TorchCase> all = TorchCases();
+  for (const TorchCase& torch : all) {
     for (const DType dtype : kFloatDTypes) {
       const std::string label(Traits(dtype).label);
-      std::string name = torch_case.of;
-      for (size_t at = name.find("DT"); at != std::string::npos; at = name.find("DT"))
-        name.replace(at, 2, label);
+      const std::string of = absl::StrReplaceAll(torch.of, {{"DT", label}});
       bool found = false;
       for (const KernelUnderTest& kernel : KernelsUnderTest()) {
-        if (std::string(kernel.name) != torch_case.kernel) continue;
+        if (std::string(kernel.name) != torch.kernel) continue;
         for (const Case& c : kernel.cases()) {
-          if (c.name != name) continue;
+          if (c.name != of) continue;
           found = true;
-          const auto full = [&](const char* operand) {
-            return absl::StrCat(torch_case.stored, ".", label, ".", operand);
-          };
-          std::vector<Tensor> inputs;
-          for (const Operand& operand : c.inputs) inputs.push_back(stored.Get(full(operand.name)));
-          for (const Variant& variant : Variants(kernel.implementations())) {
-            const std::vector<Tensor> got = RunCase(c, variant, inputs);
-            for (size_t i = 0; i < got.size(); ++i) {
-              const bool sum = i > 0;  // residual_out: an addition
-              ExpectAgreement(sum ? Agreement::kBits : torch_case.agreement,
-                              c.errors[i].fp32_roundings(got[i].columns()),
-                              stored.Get(full(c.outputs[i].name)), got[i],
-                              absl::StrCat(torch_case.kernel, " ", name, " on ", variant.label,
-                                           ", ", stored.Source()));
-            }
-          }
+          body({&torch, &c, &stored, Variants(kernel.implementations()),
+                absl::StrCat(torch.kernel, " ", of), label});
         }
       }
-      EXPECT_TRUE(found) << "no case " << torch_case.kernel << " " << name;
+      EXPECT_TRUE(found) << "no case " << torch.kernel << " " << of;
     }
   }
+}
+
+double WorstUlp(const Tensor& exact, const Tensor& got) {
+  Bound anything;
+  anything.fp32_roundings = 1e30;
+  return Compare(exact, got, anything).worst_ulp;
+}
+
+TEST(Torch, StoredValuesAreReproduced) {
+  const Stored stored;
+  ForEachStored(stored, [&](const StoredCase& one) {
+    std::vector<Tensor> inputs = one.Inputs();
+    for (const Variant& variant : one.variants) {
+      const std::vector<Tensor> got = RunCase(*one.c, variant, inputs);
+      for (size_t i = 0; i < got.size(); ++i) {
+        const bool sum = i > 0;  // residual_out: an addition
+        ExpectAgreement(sum ? Agreement::kBits : one.torch->agreement,
+                        one.c->errors[i].fp32_roundings(got[i].columns()),
+                        one.Get(one.c->outputs[i].name), got[i],
+                        absl::StrCat(one.name, " on ", variant.label, ", ", stored.Source()));
+      }
+    }
+  });
+}
+
+// The contract's measure: against FP64 the error is at most one ULP larger than PyTorch's on the
+// same inputs. What was measured goes to the test's XML output.
+TEST(Torch, ErrorsAreNoLargerThanPyTorchs) {
+  const Stored stored;
+  ForEachStored(stored, [&](const StoredCase& one) {
+    std::vector<Tensor> inputs = one.Inputs();
+    const std::vector<Tensor> exact = Expected(*one.c, inputs);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const double theirs = WorstUlp(exact[i], one.Get(one.c->outputs[i].name));
+      for (const Variant& variant : one.variants) {
+        if (variant.implementation == "reference") continue;
+        const double ours = WorstUlp(exact[i], RunCase(*one.c, variant, inputs)[i]);
+        EXPECT_LE(ours, theirs + 1) << one.name << " on " << variant.label;
+        RecordProperty(absl::StrCat(one.name, " ", one.c->outputs[i].name, " ", variant.label),
+                       absl::StrCat(ours, " ULP, PyTorch ", theirs));
+      }
+    }
+  });
 }
 
 // Gemma's lookup: the factor stored in the dtype, the product rounded to it.
