@@ -47,7 +47,15 @@ class Dashboard:
         return "|".join(map(re.escape, found)).replace("\\", "\\\\")
 
     def panels(self) -> list[dict[str, Any]]:
-        return [panel for panel in self.definition["panels"] if panel["type"] != "row"]
+        """All that this machine can fill: the row "GPU" only where one is seen."""
+        has_gpu = bool(self.series("fuseblock_gpu_utilization_ratio"))
+        found, row = [], ""
+        for panel in self.definition["panels"]:
+            if panel["type"] == "row":
+                row = panel["title"]
+            elif row != "GPU" or has_gpu:
+                found.append(panel)
+        return found
 
     def series(self, expression: str) -> list[dict[str, Any]]:
         text = re.sub(r"\$(\w+)", lambda m: self.values[m[1]], expression)
@@ -98,7 +106,8 @@ class Dashboard:
             axes.text(0.5, 0.4, last, ha="center", va="center", fontsize=20 if len(last) < 9 else 9)
         else:
             axes.grid(alpha=0.3)
-            axes.legend(fontsize=7, loc="upper left")
+            if axes.get_legend_handles_labels()[1]:
+                axes.legend(fontsize=7, loc="upper left")
 
 
 def main() -> int:
