@@ -54,8 +54,7 @@ def check_opening(path: str, text: str) -> Iterator[str]:
     if lines and lines[0].startswith("#!"):
         lines = lines[1:]
     if lines and OWN_HEADER.match(lines[0]) and path.endswith((".cc", ".cu")):
-        stem = Path(path).stem.removesuffix("_test")
-        if Path(OWN_HEADER.match(lines[0]).group(1)).stem == stem:
+        if Path(path).stem.startswith(Path(OWN_HEADER.match(lines[0]).group(1)).stem):
             return  # the header beside it says what it is for
     if opens_with and text.strip() and not (lines and lines[0].startswith(opens_with)):
         yield "does not open with what it is for"
