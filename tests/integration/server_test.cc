@@ -1,0 +1,239 @@
+// The program itself: its flags and exit codes, serving over its own ports, and its ordered end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <future>
+#include <memory>
+
+#include "client/cpp/client.h"
+#include "server/model/loader.h"
+#include "tests/integration/server_process.h"
+#include "tests/support/checkpoint_files.h"
+#include "tests/support/run_block.h"
+
+namespace fuseblock::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ServerTest : public ::testing::Test {
+ protected:
+  // Arguments that listen on free ports, with the model in the folder.
+  std::vector<std::string> Arguments(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all = {"--set",   "server.address=127.0.0.1:0",
+                                    "--set",   "metrics.address=127.0.0.1:0",
+                                    "--set",   "devices=cpu",
+                                    "--model", "m=" + folder_.path()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  // x of the tiny model, as bytes.
+  std::string X(int64_t tokens) const {
+    std::vector<float> values(static_cast<size_t>(tokens * model_.hidden));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(static_cast<int>(i * 7 % 31) - 15) / 16;
+    }
+    return EncodeValues(values, DType::kF32);
+  }
+  client::Request Mlp(int64_t tokens) const {
+    const std::string x = X(tokens);
+    return client::Request("m.layers.0.mlp",
+                           {{"x", v1::DATA_TYPE_FP32, {tokens, model_.hidden}, client::Bytes(x)}});
+  }
+
+  // The same block, loaded and run here.
+  std::string Alone(int64_t tokens) const {
+    BlockRegistry registry;
+    ModelOptions options;
+    options.name = "m";
+    options.path = folder_.path();
+    options.layers = "0";
+    options.parts = {"mlp"};
+    EXPECT_EQ(LoadModel(options, {Device{}}, registry,
+                        [](const ServedBlock&) { return absl::OkStatus(); }),
+              absl::OkStatus());
+    const auto block = registry.Find("m.layers.0.mlp", "");
+    const auto outputs =
+        RunOnCpu(*(*block)->On(Device{}), {{DType::kF32, {tokens, model_.hidden}, X(tokens)}});
+    return (*outputs)[0].bytes;
+  }
+  static std::string BytesOf(const client::Tensor& tensor) {
+    return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
+  }
+
+  TempFolder folder_;
+  TinyLlama model_;
+};
+
+TEST_F(ServerTest, FlagsAndExitCodes) {
+  EXPECT_EQ(RunServer({"--version"}).exit_code, 0);
+  EXPECT_EQ(RunServer({"--help"}).exit_code, 0);
+  Finished finished = RunServer({"--frobnicate"});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_THAT(finished.output, HasSubstr("--frobnicate"));
+  finished = RunServer({"--set", "server.adress=x"});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_THAT(finished.output, HasSubstr("server.address"));
+  const std::string file = folder_.Write("c.toml", "config_version = 1\n[log]\nlevel = \"loud\"\n");
+  finished = RunServer({"--config", file, "--check-config"});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_THAT(finished.output, HasSubstr("c.toml:3: log.level"));
+  finished = RunServer({"--print-config"});
+  EXPECT_EQ(finished.exit_code, 0);
+  const std::string printed = folder_.Write("printed.toml", finished.output);
+  EXPECT_EQ(RunServer({"--config", printed, "--check-config"}).exit_code, 0);
+  EXPECT_EQ(RunServer({"--config", printed, "--print-config"}).output, finished.output);
+}
+
+TEST_F(ServerTest, FailsWithOneWhenItCanNotServe) {
+  // No checkpoint in the folder.
+  Finished finished = RunServer(Arguments());
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_THAT(finished.output, HasSubstr("models.m: "));
+  model_.Write(folder_);
+  finished = RunServer(Arguments({"--set", "devices=cuda:99"}));
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_THAT(finished.output, HasSubstr("cuda:99"));
+  ServerProcess first(Arguments());
+  finished = RunServer(Arguments({"--set", "server.address=" + first.Address("grpc")}));
+  EXPECT_EQ(finished.exit_code, 1);
+  EXPECT_THAT(finished.output, HasSubstr("cannot listen there"));
+}
+
+TEST_F(ServerTest, ServesDescribesAndCounts) {
+  model_.Write(folder_);
+  ServerProcess server(Arguments());
+  const std::string address = server.Address("grpc"), http = server.Address("metrics");
+  ASSERT_NE(server.AwaitLog("info ready"), "") << server.log();
+  client::Client client(address);
+  EXPECT_EQ(*client.Health(), client::HealthState::kServing);
+  EXPECT_EQ(*client.Health("m.layers.0.mlp"), client::HealthState::kServing);
+  EXPECT_EQ(client.Health("nobody").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(RunServer({"--set", "server.address=" + address, "--healthcheck"}).exit_code, 0);
+  for (const int64_t tokens : {0, 1, 17}) {
+    const auto answer = client.Run(Mlp(tokens));
+    ASSERT_EQ(answer.status(), absl::OkStatus());
+    EXPECT_EQ(BytesOf(answer->outputs[0]), Alone(tokens));
+  }
+  int status = 0;
+  const std::string metrics = HttpGet(http, "/metrics", &status);
+  EXPECT_EQ(status, 200);
+  EXPECT_THAT(metrics, HasSubstr("fuseblock_requests_total{block=\"m.layers.0.mlp\",code=\"OK\","
+                                 "rpc=\"RunBlock\"} 3"));
+  EXPECT_THAT(metrics, HasSubstr("fuseblock_build_info{"));
+  HttpGet(http, "/readyz", &status);
+  EXPECT_EQ(status, 200);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0) << server.log();
+  EXPECT_EQ(RunServer({"--set", "server.address=" + address, "--healthcheck"}).exit_code, 1);
+}
+
+TEST_F(ServerTest, AUnixSocketServesToo) {
+  model_.Write(folder_);
+  const std::string address = "unix:" + folder_.File("socket");
+  ServerProcess server(
+      Arguments({"--set", "server.address=" + address, "--set", "metrics.address="}));
+  ASSERT_NE(server.AwaitLog("info ready"), "") << server.log();
+  client::Client client(address);
+  const auto answer = client.Run(Mlp(4));
+  ASSERT_EQ(answer.status(), absl::OkStatus());
+  EXPECT_EQ(BytesOf(answer->outputs[0]), Alone(4));
+  EXPECT_THAT(server.log(), Not(HasSubstr("service=metrics")));
+  server.Signal(SIGINT);
+  EXPECT_EQ(server.Wait(), 0) << server.log();
+}
+
+TEST_F(ServerTest, ASignalWhileLoadingEndsInOrder) {
+  // Enough blocks that the load is still under way when its first line is there.
+  model_.hidden = 256;
+  model_.intermediate = 1024;
+  model_.layers = 24;
+  model_.Write(folder_);
+  ServerProcess server(Arguments());
+  ASSERT_NE(server.AwaitLog("info loading"), "") << server.log();
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0) << server.log();
+  EXPECT_THAT(server.log(), HasSubstr("drained"));
+}
+
+// A model whose requests take long enough to be queued, running and streaming when the signal
+// comes.
+class DrainTest : public ServerTest {
+ protected:
+  DrainTest() {
+    model_.hidden = 256;
+    model_.intermediate = 2048;
+    model_.layers = 1;
+    model_.Write(folder_);
+  }
+  static double Metric(const std::string& text, const std::string& sample) {
+    const size_t found = text.find("\n" + sample + " ");
+    return found == std::string::npos ? -1 : std::atof(text.c_str() + found + sample.size() + 2);
+  }
+};
+
+TEST_F(DrainTest, WhatIsQueuedRunningAndStreamingFinishes) {
+  constexpr int kUnary = 12, kStreamed = 12;
+  constexpr int64_t kTokens = 1024;
+  ServerProcess server(
+      Arguments({"--set", "engine.lanes_per_device=1", "--set", "engine.cpu_threads=1", "--set",
+                 "engine.max_batch_tokens=1024", "--set", "admission.max_request_tokens=1024"}));
+  const std::string http = server.Address("metrics");
+  ASSERT_NE(server.AwaitLog("info ready"), "") << server.log();
+  const std::string expected = Alone(kTokens);
+  const client::Request request = Mlp(kTokens);
+  client::Client client(server.Address("grpc"));
+  std::vector<std::promise<absl::StatusOr<client::Answer>>> unary(kUnary), streamed(kStreamed);
+  auto stream = client.OpenStream({}, [&](uint64_t id, absl::StatusOr<client::Answer> answer) {
+    streamed[id].set_value(std::move(answer));
+  });
+  for (int i = 0; i < kUnary; ++i) {
+    client.RunAsync(request, {}, [&unary, i](absl::StatusOr<client::Answer> answer) {
+      unary[i].set_value(std::move(answer));
+    });
+  }
+  for (int i = 0; i < kStreamed; ++i) stream->Send(static_cast<uint64_t>(i), request);
+  // All have been admitted: answered or in flight.
+  const auto admitted = [&] {
+    int status = 0;
+    const std::string text = HttpGet(http, "/metrics", &status);
+    const char* answered = "fuseblock_requests_total{block=\"m.layers.0.mlp\",code=\"OK\",rpc=";
+    return Metric(text, "fuseblock_inflight_requests") +
+           std::max(0.0, Metric(text, std::string(answered) + "\"RunBlock\"}")) +
+           std::max(0.0, Metric(text, std::string(answered) + "\"StreamBlocks\"}"));
+  };
+  while (admitted() < kUnary + kStreamed) {
+  }
+  server.Signal(SIGTERM);
+  for (auto* promises : {&unary, &streamed}) {
+    for (auto& promise : *promises) {
+      const absl::StatusOr<client::Answer> answer = promise.get_future().get();
+      ASSERT_EQ(answer.status(), absl::OkStatus()) << server.log();
+      EXPECT_EQ(BytesOf(answer->outputs[0]), expected);
+    }
+  }
+  EXPECT_EQ(server.Wait(), 0) << server.log();
+  EXPECT_THAT(server.log(), HasSubstr("drained"));
+  const absl::Status refused = client.Run(request).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+}
+
+TEST_F(DrainTest, ASecondSignalStopsAtOnce) {
+  ServerProcess server(Arguments({"--set", "drain.notice_seconds=3600"}));
+  ASSERT_NE(server.AwaitLog("info ready"), "") << server.log();
+  server.Signal(SIGTERM);
+  ASSERT_NE(server.AwaitLog("info stopping"), "") << server.log();
+  // While it gives notice it answers, and health says that it stops.
+  client::Client client(server.Address("grpc"));
+  while (*client.Health() != client::HealthState::kNotServing) {
+  }
+  EXPECT_EQ(client.Run(Mlp(1)).status(), absl::OkStatus());
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 1) << server.log();
+}
+
+}  // namespace
+}  // namespace fuseblock::testing
