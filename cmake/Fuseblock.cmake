@@ -36,13 +36,25 @@ function(fuseblock_library name)
   target_link_libraries(${name} PUBLIC fuseblock_options ${ARG_LINK})
 endfunction()
 
-# fuseblock_test(name SOURCES a.cc ... LINK x ... LABELS unit): one gtest program, its cases listed to ctest.
+# fuseblock_test(name SOURCES a.cc ... LINK x ... LABELS unit): one gtest program, a test of ctest. The
+# target tests_<label> builds all of a label.
 function(fuseblock_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE fuseblock_options ${ARG_LINK} GTest::gmock GTest::gtest GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+  foreach(label ${ARG_LABELS})
+    fuseblock_group(tests_${label} ${name})
+  endforeach()
+endfunction()
+
+# fuseblock_group(group target): a target that builds all its members.
+function(fuseblock_group group target)
+  if(NOT TARGET ${group})
+    add_custom_target(${group})
+  endif()
+  add_dependencies(${group} ${target})
 endfunction()
 
 # fuseblock_fuzz(name SOURCES a.cc ... LINK x ...): a program around LLVMFuzzerTestOneInput. With the
@@ -52,6 +64,7 @@ function(fuseblock_fuzz name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE fuseblock_options ${ARG_LINK})
+  fuseblock_group(fuzz_targets ${name})
   if(FUSEBLOCK_SANITIZER MATCHES "fuzzer")
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   else()

@@ -43,7 +43,7 @@ main() {
         ;;
       cuda)
         [[ -n $(cuda_root) ]] || need_cuda_wheels
-        build cuda
+        build cuda fuseblock_kernels_cuda
         ;;
       *) usage_error "no part '$part'; ./dev help check lists them" ;;
     esac

@@ -6,7 +6,7 @@ main() {
   local seconds=${1:-30} wanted=${2:-} program name count=0
   [[ $seconds =~ ^[0-9]+$ ]] || usage_error "SECONDS-PER-TARGET: expected a number, got '$seconds'"
   need_debian build check
-  build fuzz
+  build fuzz fuzz_targets
   mkdir -p build/fuzz/crashes
   for program in build/fuzz/tests/fuzz/*_fuzz; do
     [[ -x $program ]] || continue

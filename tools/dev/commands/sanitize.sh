@@ -1,15 +1,21 @@
-# sanitize: builds with a sanitizer and runs the tests: ./dev sanitize asan|tsan|ubsan [CTEST ARGUMENT...]
+# sanitize: builds with a sanitizer and runs the C++ tests: ./dev sanitize asan|tsan|ubsan [LABEL...]
+# Labels: unit numerics golden integration fuzz (default: all of them).
 
 main() {
-  local preset=${1:-}
+  local preset=${1:-} label labels targets=()
   case $preset in
     asan | tsan | ubsan) shift ;;
-    *) usage_error "usage: ./dev sanitize asan|tsan|ubsan [CTEST ARGUMENT...]" ;;
+    *) usage_error "usage: ./dev sanitize asan|tsan|ubsan [LABEL...]" ;;
   esac
+  [[ $# -gt 0 ]] || set -- unit numerics golden integration fuzz
   need_debian build test
-  build "$preset"
+  for label in "$@"; do
+    if [[ $label == fuzz ]]; then targets+=(fuzz_targets); else targets+=("tests_$label"); fi
+  done
+  build "$preset" "${targets[@]}"
+  labels=$(IFS='|' && echo "$*")
   ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 \
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
   TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$FUSEBLOCK_ROOT/tools/dev/sanitizers/tsan.txt \
-    ctest --test-dir "build/$preset" --output-on-failure --parallel "$(jobs)" "$@"
+    ctest --test-dir "build/$preset" --output-on-failure --parallel "$(jobs)" -L "^($labels)\$"
 }
