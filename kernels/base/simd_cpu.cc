@@ -1,3 +1,4 @@
+// Which of the instruction sets that the vector kernels were built for this machine uses.
 #include "kernels/base/simd.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -36,12 +36,8 @@ class Stored {
     data_ = rest.str();
   }
 
-  // "torch 2.12.1, seed 20240607", for messages.
-  std::string Source() const {
-    const auto& metadata = header_.at("__metadata__");
-    return absl::StrCat("torch ", metadata.at("torch").get<std::string>(), ", seed ",
-                        metadata.at("seed").get<std::string>());
-  }
+  // "torch 2.12.1, transformers 5.23.0, seed 20240607", for messages.
+  std::string Source() const { return header_.at("__metadata__").at("source").get<std::string>(); }
 
   Tensor Get(const std::string& name) const {
     const auto& entry = header_.at(name);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes torch_values.safetensors: what PyTorch and transformers' eager code compute on small inputs.
+"""Writes torch_values.safetensors: what PyTorch and transformers' eager code compute.
 
-Needed only to regenerate the file: python3 tests/numerics/torch_values.py. The seed and the versions go into
-the file's metadata. Per case and dtype: the inputs and the output, all in the dtype.
+Needed only to regenerate the file: python3 tests/numerics/torch_values.py. The seed and the
+versions go into the file's metadata. Per case and dtype: the inputs and the output, all in the
+dtype.
 """
 
 import pathlib
@@ -41,7 +42,8 @@ def cases(dtype, generator):
         delta = draw(columns, scale=0.3)
         yield f"rms_norm_first_{columns}", {"x": x, "weight": w, "y": norm(LlamaRMSNorm, w, x)}
         yield f"rms_norm_once_{columns}", {"x": x, "weight": w, "y": norm(Olmo2RMSNorm, w, x)}
-        yield f"rms_norm_offset_{columns}", {"x": x, "weight": delta, "y": norm(GemmaRMSNorm, delta, x)}
+        yield f"rms_norm_offset_{columns}", {
+            "x": x, "weight": delta, "y": norm(GemmaRMSNorm, delta, x)}
         h = x + r
         yield f"add_rms_norm_first_hf_{columns}", {
             "x": x, "r": r, "weight": w, "y": norm(LlamaRMSNorm, w, h), "residual_out": h}
@@ -59,7 +61,9 @@ def main():
         for name, values in cases(dtype, generator):
             for operand, value in values.items():
                 tensors[f"{name}.{label}.{operand}"] = value.contiguous().clone()
-    metadata = {"seed": str(SEED), "torch": torch.__version__, "transformers": transformers.__version__}
+    # One key: their order in the file is not fixed, and the file must come out the same again.
+    metadata = {"source": f"torch {torch.__version__}, transformers {transformers.__version__}, "
+                          f"seed {SEED}"}
     path = pathlib.Path(__file__).with_name("torch_values.safetensors")
     safetensors.torch.save_file(tensors, path, metadata=metadata)
     print(path, path.stat().st_size, metadata)
