@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <fstream>
 
 namespace fuseblock {
 namespace {
@@ -33,8 +34,20 @@ void AwaitChange(const std::atomic<int>& word, int old) {
 
 }  // namespace
 
+int UsableCores(const char* cpu_max_file) {
+  int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  // "200000 100000": microseconds of running in so many of time; "max 100000": no quota. More
+  // threads than that would all be stopped together for the rest of each period.
+  std::ifstream file(cpu_max_file);
+  double quota = 0, period = 0;
+  if (file >> quota >> period && quota > 0 && period > 0) {
+    cores = std::clamp(static_cast<int>(quota / period), 1, cores);
+  }
+  return cores;
+}
+
 CpuTeam::CpuTeam(int threads) : claim_(kClosed) {
-  if (threads <= 0) threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (threads <= 0) threads = UsableCores();
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
 }
 

@@ -15,9 +15,14 @@
 
 namespace fuseblock {
 
+// Cores that this process may use: those of its affinity mask, and no more than its control group's
+// quota
+// (`cpu_max_file`, control groups version 2) pays for. At least 1.
+int UsableCores(const char* cpu_max_file = "/sys/fs/cgroup/cpu.max");
+
 class CpuTeam {
  public:
-  // `threads` with the caller's own, which is not made; 0: one for each core this process may use.
+  // `threads` with the caller's own, which is not made; 0: UsableCores().
   explicit CpuTeam(int threads = 0);
   // No Run may be under way.
   ~CpuTeam();

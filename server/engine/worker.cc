@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/observe/log.h"
 #include "server/reason.h"
 
 namespace fuseblock {
@@ -75,9 +76,18 @@ absl::Status LaneWorker::Reserve(const LaneBytes& bytes) {
       slab_.reset();
       pool_ = std::move(pool);  // the former one lives on until its last slab has been sent
     }
+    const bool grown = wanted.inputs > bytes_.inputs || wanted.outputs > bytes_.outputs ||
+                       wanted.workspace > bytes_.workspace;
     bytes_ = wanted;
     staging_bytes_ = staging_in_.size() + pool_->slab_bytes() * kSlabs;
     workspace_bytes_ = lane_->device_bytes();
+    if (grown) {
+      Log(LogLevel::kDebug, "lane_sized", "a lane's memory grew",
+          {{"device", DeviceName(lane_->device())},
+           {"staging_in_bytes", staging_in_.size()},
+           {"staging_out_bytes", pool_->slab_bytes() * kSlabs},
+           {"device_bytes", lane_->device_bytes()}});
+    }
     return absl::OkStatus();
   };
   absl::Status status = reserve();

@@ -1,9 +1,13 @@
 #include "server/engine/cpu_team.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -79,9 +83,31 @@ TEST(CpuTeam, OneStuckTaskDoesNotStopTheOthers) {
   EXPECT_EQ(others, 63);
 }
 
-TEST(CpuTeam, ZeroMeansTheMachinesCores) {
+TEST(CpuTeam, ZeroMeansTheCoresThatMayBeUsed) {
   CpuTeam team;
-  EXPECT_EQ(team.threads(), static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_EQ(team.threads(), UsableCores());
+}
+
+TEST(CpuTeam, UsableCoresKeepToTheQuota) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const std::string file = ::testing::TempDir() + "cpu_max_" + std::to_string(getpid());
+  const struct {
+    const char* text;
+    int cores;
+  } kCases[] = {{"max 100000\n", cores},
+                {"100000 100000\n", 1},
+                {"50000 100000\n", 1},
+                {"99900000 100000\n", cores},
+                {"", cores},
+                {"rubbish", cores},
+                {"100000 0\n", cores},
+                {"-5 100000\n", cores}};
+  for (const auto& [text, expected] : kCases) {
+    std::ofstream(file) << text;
+    EXPECT_EQ(UsableCores(file.c_str()), expected) << text;
+  }
+  std::remove(file.c_str());
+  EXPECT_EQ(UsableCores(file.c_str()), cores);
 }
 
 }  // namespace

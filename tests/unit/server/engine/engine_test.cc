@@ -312,6 +312,22 @@ TEST_F(EngineTest, BlocksComeAndGoWhileOthersRun) {
   }
 }
 
+TEST_F(EngineTest, UnloadedWhileManyRequestsWait) {
+  Start();
+  auto path = Serve("m.path", BlockKind::kFfnPath);
+  const std::weak_ptr<ServedBlock> block = path;
+  Occupy(path, kCpu);
+  std::vector<CallPtr> calls;
+  for (int i = 0; i < 100; ++i) calls.push_back(Send(path, i % 5, static_cast<uint32_t>(i)));
+  path.reset();  // as the registry lets go of it
+  faults_->Release(kCpu);
+  for (const auto& call : calls) call->ExpectRight();
+  calls.clear();
+  ExpectNothingHeld();
+  EXPECT_TRUE(block.expired());
+  EXPECT_EQ(metrics_.Value("fuseblock_weights_bytes{block=\"m.path\",device=\"cpu\"}"), 0);
+}
+
 TEST_F(EngineTest, WeightsAreCountedWhileTheyAreHeld) {
   Start();
   auto first = Serve("m.norm", kNorm);
