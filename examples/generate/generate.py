@@ -36,7 +36,6 @@ EXPECTED = Path(__file__).parent / "expected.json"
 class Cost:
     """Seconds and calls, in all and inside the server's calls."""
 
-    started: float = 0
     total_s: float = 0
     rpc_s: float = 0
     rpcs: int = 0
@@ -116,8 +115,8 @@ def stream(
 def cost_line(cost: Cost) -> str:
     return (
         f"{cost.tokens} tokens, {cost.tokens / cost.total_s:.1f} tokens/s; "
-        f"{cost.rpcs} calls took {cost.rpc_s / cost.total_s:.0%} of the time "
-        f"({1e3 * cost.rpc_s / cost.rpcs:.2f} ms each), the rest is this client's attention"
+        f"{cost.rpc_s / cost.total_s:.0%} of the time in {cost.rpcs} calls "
+        f"({1e3 * cost.rpc_s / cost.rpcs:.2f} ms each)"
     )
 
 
