@@ -11,10 +11,10 @@ namespace fuseblock {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kCacheLine = 64;
+constexpr size_t kAlignment = 256;  // what a block asks of its workspace
 
 void* AllocateHost(size_t bytes) {
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+  const size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
   if (bytes > SIZE_MAX - alignment) return nullptr;
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* p = std::aligned_alloc(alignment, rounded);

@@ -10,7 +10,7 @@
 namespace fuseblock {
 
 enum class MemoryKind {
-  kHost,    // 64-byte aligned; from 2 MiB on, aligned to and advised as huge pages
+  kHost,    // 256-byte aligned, as blocks ask; from 2 MiB on, aligned to and advised as huge pages
   kPinned,  // page-locked host memory, for copies to and from a GPU
   kDevice,  // a GPU's memory
 };

@@ -18,7 +18,7 @@ TEST(Buffer, HostMemoryIsAligned) {
     const auto buffer = Buffer::Allocate(MemoryKind::kHost, bytes);
     ASSERT_TRUE(buffer.ok()) << buffer.status();
     EXPECT_EQ(buffer->size(), bytes);
-    EXPECT_TRUE(Aligned(*buffer, bytes >= size_t{2} << 20 ? size_t{2} << 20 : 64));
+    EXPECT_TRUE(Aligned(*buffer, bytes >= size_t{2} << 20 ? size_t{2} << 20 : 256));
     std::memset(buffer->data(), 1, bytes);
   }
 }
