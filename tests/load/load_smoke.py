@@ -93,7 +93,7 @@ def main() -> int:
     started = time.time()
     empty: list[str] = []
     model = ("--model", f"smollm2={arguments.model}", "--set", "models.smollm2.layers=0")
-    with serving.server(arguments.build, *model) as server:
+    with serving.server(arguments.build / "server/fuseblock-server", *model) as server:
         with serving.prometheus(server.metrics) as prometheus:
             for case in CASES:
                 report = run_ghz(ghz, server.address, case, arguments.seconds, hidden)

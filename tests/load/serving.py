@@ -62,13 +62,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(build: Path, *arguments: str) -> Iterator[Server]:
-    """The build's server, ready; at the end it is drained by SIGTERM and must exit with 0."""
+def server(program: Path, *arguments: str) -> Iterator[Server]:
+    """The server `program`, ready; at the end it is drained by SIGTERM and must exit with 0."""
     ports = free_port(), free_port()
     address, metrics = (f"127.0.0.1:{port}" for port in ports)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        command = [build / "server" / "fuseblock-server", *arguments]
+        command = [program, *arguments]
         command += ["--set", f"server.address={address}", "--set", f"metrics.address={metrics}"]
         with open(log, "w") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

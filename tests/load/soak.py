@@ -210,7 +210,7 @@ def main() -> int:
     }
     record = new_record("soak", f"./dev soak {arguments.minutes:g}", config, seeds=[SEED])
     model = ("--model", f"smollm2={arguments.model}", "--set", "models.smollm2.layers=0")
-    with serving.server(arguments.build, *model) as server:
+    with serving.server(arguments.build / "server/fuseblock-server", *model) as server:
         samples = samples_alone(server.address, hidden)
         counts, crashes, memory = drive(
             server, samples, hidden, arguments.clients, arguments.minutes * 60

@@ -120,7 +120,14 @@ run_sanitize() {
   finish
 }
 
+# The words that --filter takes: part of HIDDEN/INTERMEDIATE, or rpc for requests through the server.
 run_bench() {
+  if [[ $filter == rpc ]]; then
+    local server=$bin/fuseblock-server client=$bin/fuseblock
+    [[ -x $server ]] || server=$PWD/build/cuda/server/fuseblock-server client=$PWD/build/cuda/client/cli/fuseblock
+    python3 tools/gpu/bench_rpc.py --server "$server" --client "$client" --out "$out"
+    return
+  fi
   python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" \
     --seconds "$(seconds_left)" --out "$out" "$@"
 }
