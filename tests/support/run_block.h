@@ -34,7 +34,7 @@ struct RowTensor {
 
 // The outputs that exist for these inputs (missing ones at the end are absent).
 inline absl::StatusOr<std::vector<RowTensor>> RunOnCpu(const Block& block,
-                                                        std::vector<RowTensor> inputs) {
+                                                       std::vector<RowTensor> inputs) {
   const BlockSpec& spec = block.spec();
   inputs.resize(Block::Inputs(spec).size());
   const int64_t rows = inputs[0].dims[0];
@@ -53,13 +53,11 @@ inline absl::StatusOr<std::vector<RowTensor>> RunOnCpu(const Block& block,
                                ? TensorView()
                                : TensorView(output.bytes.data(), output.dtype, output.dims));
   }
-  // Host buffers are aligned to 64 bytes; a workspace needs 256.
-  const size_t bytes = block.WorkspaceBytes(rows);
-  absl::StatusOr<Buffer> buffer = Buffer::Allocate(MemoryKind::kHost, bytes + 256);
-  if (!buffer.ok()) return buffer.status();
-  const size_t skip = (256 - reinterpret_cast<uintptr_t>(buffer->data()) % 256) % 256;
-  const absl::Status status =
-      block.Run({}, input_views, output_views, absl::MakeSpan(buffer->data() + skip, bytes));
+  absl::StatusOr<Buffer> workspace =
+      Buffer::Allocate(MemoryKind::kHost, block.WorkspaceBytes(rows));
+  if (!workspace.ok()) return workspace.status();
+  const absl::Status status = block.Run({}, input_views, output_views,
+                                        absl::MakeSpan(workspace->data(), workspace->size()));
   if (!status.ok()) return status;
   return outputs;
 }
