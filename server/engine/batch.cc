@@ -20,7 +20,7 @@ void CopyPieces(const InputPayload& payload, std::byte* to) {
 absl::Status CheckIds(const Batch& batch, std::byte* ids, int64_t tokens) {
   if (batch.block->kind != BlockKind::kEmbedding) return absl::OkStatus();
   const DType dtype = batch.block->InputDType(batch.form, 0);
-  const absl::Status status = CheckEmbeddingIds(ids, dtype, tokens, batch.block->vocabulary);
+  absl::Status status = CheckEmbeddingIds(ids, dtype, tokens, batch.block->vocabulary);
   if (status.ok()) return status;
   std::memset(ids, 0, static_cast<size_t>(tokens) * SizeOf(dtype));
   return MakeError(Reason::kBadTensor,

@@ -26,7 +26,7 @@ absl::Status CpuLane::Run(const LaneBatch& batch, LaneTimes* times) {
     return absl::InternalError("the CPU lane's workspace was not reserved for this batch");
   }
   const absl::Span<std::byte> workspace(static_cast<std::byte*>(start), needed);
-  const absl::Status status =
+  absl::Status status =
       batch.block->Run(context, absl::MakeConstSpan(batch.inputs.data(), batch.input_count),
                        absl::MakeConstSpan(batch.outputs.data(), batch.output_count), workspace);
   times->compute = absl::FromChrono(std::chrono::steady_clock::now() - begin);

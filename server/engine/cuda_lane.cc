@@ -105,9 +105,9 @@ absl::Duration CudaLane::Between(int begin, int end) const {
 }
 
 absl::Status CudaLane::Run(const LaneBatch& batch, LaneTimes* times) {
-  const absl::Status enqueued = Enqueue(batch);
+  absl::Status enqueued = Enqueue(batch);
   // Also after a failure: what was enqueued before it reads and writes the host's staging.
-  const absl::Status ran =
+  absl::Status ran =
       CudaStatus("running the batch", cuda_->stream_synchronize(device_.index, stream_));
   // A lost device says so at the synchronisation; the launch before may have met a lesser error.
   if (absl::IsUnavailable(ran)) return ran;

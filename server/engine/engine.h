@@ -74,9 +74,8 @@ enum class FallbackPolicy {
 
 struct EngineOptions {
   std::vector<Device> devices;  // the preferred one first
-  int lanes_per_device = 2;
-  int cpu_threads =
-      0;  // per CPU lane; 0: the machine's cores shared out evenly among the CPU lanes
+  int lanes_per_device = 2;     // of a GPU; the CPU has one lane, which has all its threads
+  int cpu_threads = 0;          // of the CPU's lane; 0: the cores that this process may use
   int64_t batch_tokens_max = 4096;
   int64_t queue_tokens_max = 65536;
   int64_t queue_bytes_max = int64_t{1} << 30;
@@ -102,7 +101,8 @@ struct DeviceStatus {
 // Thread-safe. Destroying it drains with no grace: everything queued is refused as DRAINING.
 class Engine {
  public:
-  // metrics must outlive the engine. INVALID_ARGUMENT when the options contradict one another.
+  // metrics must outlive the engine, every block that it prepared and every Outcome::storage.
+  // INVALID_ARGUMENT when the options contradict one another.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         Metrics& metrics);
   ~Engine();

@@ -12,6 +12,7 @@ namespace {
 
 std::vector<bool> NotNull(const std::vector<const Block*>& blocks) {
   std::vector<bool> has;
+  has.reserve(blocks.size());
   for (const Block* block : blocks) has.push_back(block != nullptr);
   return has;
 }

@@ -103,6 +103,15 @@ TEST_F(HttpTest, AnswersManyAtATime) {
   EXPECT_EQ(right, 160);
 }
 
+TEST_F(HttpTest, OtherWaysToNameTheHost) {
+  for (const std::string host : {"localhost", "0.0.0.0"}) {
+    const auto server = HttpServer::Start(host + ":0", metrics_, {});
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_THAT((*server)->address(), ::testing::MatchesRegex(host + ":[1-9][0-9]*"));
+    EXPECT_THAT(Get(**server, "/readyz"), StartsWith("HTTP/1.1 200 "));
+  }
+}
+
 TEST_F(HttpTest, APortThatIsTakenAndAddressesThatAreNone) {
   const auto second = HttpServer::Start(server_->address(), metrics_, {});
   EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
