@@ -30,70 +30,65 @@ struct SumRow {
   }
 };
 
-// Stands for an absent residual_out.
-struct NoResidual {};
+// A row of residual_out, in T or in FP32; neither: absent. Chosen at run time, as the branch costs
+// less than three copies of every loop.
+template <class T>
+struct ResidualRow {
+  T* same;
+  float* wide;
 
-template <class Residual>
-HWY_INLINE void StoreResidual(VF h, Residual* to) {
-  if constexpr (!hwy::IsSame<Residual, NoResidual>()) Store(h, to);
-}
+  HWY_INLINE void StoreAt(VF h, int64_t i) const {
+    if (same != nullptr) Store(h, same + i);
+    if (wide != nullptr) Store(h, wide + i);
+  }
+  HWY_INLINE void StoreTailAt(VF h, int64_t i, int64_t count) const {
+    if (same != nullptr) StoreTail(h, same + i, count);
+    if (wide != nullptr) StoreTail(h, wide + i, count);
+  }
+};
 
-template <class Residual>
-HWY_INLINE void StoreResidualTail(VF h, Residual* to, int64_t count) {
-  if constexpr (!hwy::IsSame<Residual, NoResidual>()) StoreTail(h, to, count);
-}
-
-template <class T, class Weight, class Residual, RmsNormForm kForm, bool kRounded>
-void AddRmsNormForms(const AddRmsNormArgs& args, Residual* residual, int64_t residual_stride) {
+template <class T, class Weight, RmsNormForm kForm, bool kRounded>
+void AddRmsNormForms(const AddRmsNormArgs& args, const Rows& residual) {
   const int64_t columns = args.y.cols;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   const auto* weight = static_cast<const Weight*>(args.weight);
   const VF offset = hn::Set(DF(), args.params.weight_offset);
+  const bool same = residual.data != nullptr && args.residual_out_dtype == args.dtype;
+  const bool wide = residual.data != nullptr && !same;
   for (int64_t index = 0; index < args.y.rows; ++index) {
     const SumRow<T, kRounded> row{static_cast<const T*>(args.x.data) + index * args.x.stride,
                                   static_cast<const T*>(args.r.data) + index * args.r.stride};
     T* y = static_cast<T*>(args.y.data) + index * args.y.stride;
-    Residual* h_out = residual + index * residual_stride;
+    const int64_t at = index * residual.stride;
+    const ResidualRow<T> h_out{same ? static_cast<T*>(residual.data) + at : nullptr,
+                               wide ? static_cast<float*>(residual.data) + at : nullptr};
     const RmsScale<T, Weight, kForm> scale{InverseRoot(row, columns, args.params.eps), offset};
     int64_t i = 0;
     for (; i + lanes <= columns; i += lanes) {
       const VF h = row.At(i);
-      StoreResidual(h, h_out + i);
+      h_out.StoreAt(h, i);
       Store(scale(h, WeightAt(weight, i)), y + i);
     }
     if (i < columns) {
       const int64_t count = columns - i;
       const VF h = row.Tail(i, count);
-      StoreResidualTail(h, h_out + i, count);
+      h_out.StoreTailAt(h, i, count);
       StoreTail(scale(h, WeightTail(weight, i, count)), y + i, count);
     }
   }
 }
 
-template <class T, class Weight, class Residual>
-void AddRmsNormRounded(const AddRmsNormArgs& args, const Rows& residual) {
+template <class T, class Weight>
+void AddRmsNormTyped(const AddRmsNormArgs& args, const Rows& residual) {
   constexpr auto kOnce = RmsNormForm::kOnce;
   constexpr auto kFirst = RmsNormForm::kNormalisedFirst;
   const bool first = args.params.form == kFirst;
-  auto* to = static_cast<Residual*>(residual.data);
-  const int64_t stride = residual.stride;
   if (args.sum == Rounding::kHf) {
-    first ? AddRmsNormForms<T, Weight, Residual, kFirst, true>(args, to, stride)
-          : AddRmsNormForms<T, Weight, Residual, kOnce, true>(args, to, stride);
+    first ? AddRmsNormForms<T, Weight, kFirst, true>(args, residual)
+          : AddRmsNormForms<T, Weight, kOnce, true>(args, residual);
   } else {
-    first ? AddRmsNormForms<T, Weight, Residual, kFirst, false>(args, to, stride)
-          : AddRmsNormForms<T, Weight, Residual, kOnce, false>(args, to, stride);
-  }
-}
-
-template <class T, class Weight>
-void AddRmsNormResidual(const AddRmsNormArgs& args, const Rows& residual) {
-  if (residual.data == nullptr) {
-    AddRmsNormRounded<T, Weight, NoResidual>(args, residual);
-  } else if (args.residual_out_dtype == args.dtype) {
-    AddRmsNormRounded<T, Weight, T>(args, residual);
-  } else {
-    AddRmsNormRounded<T, Weight, float>(args, residual);
+    first ? AddRmsNormForms<T, Weight, kFirst, false>(args, residual)
+          : AddRmsNormForms<T, Weight, kOnce, false>(args, residual);
   }
 }
 
@@ -104,11 +99,11 @@ void AddRmsNormRows(const AddRmsNormArgs& args, const Rows& residual) {
   VisitFloat(args.dtype, [&](auto type) {
     using T = decltype(type);
     if (args.weight == nullptr) {
-      AddRmsNormResidual<T, NoWeight>(args, residual);
+      AddRmsNormTyped<T, NoWeight>(args, residual);
     } else if (args.weight_dtype == args.dtype) {
-      AddRmsNormResidual<T, T>(args, residual);
+      AddRmsNormTyped<T, T>(args, residual);
     } else {
-      AddRmsNormResidual<T, float>(args, residual);
+      AddRmsNormTyped<T, float>(args, residual);
     }
   });
 }
