@@ -16,6 +16,7 @@ namespace fuseblock::testing {
 struct Bounded {
   double value = 0;
   double error = 0;
+  double norm = 0;  // of a product: the sum of its terms' magnitudes
 };
 
 // Half the distance between neighbours in the dtype at that magnitude.
@@ -40,14 +41,13 @@ inline Bounded Stored(DType dtype, Bounded v) {
 // Row n of the weight times x, in FP32.
 inline Bounded ExactProduct(const HostTensor& w, int64_t n, const std::vector<Bounded>& x) {
   Bounded sum;
-  double norm = 0;
   for (size_t k = 0; k < x.size(); ++k) {
     const double weight = w.at(n, static_cast<int64_t>(k));
     sum.value += weight * x[k].value;
     sum.error += std::fabs(weight) * x[k].error;
-    norm += std::fabs(weight) * (std::fabs(x[k].value) + x[k].error);
+    sum.norm += std::fabs(weight) * (std::fabs(x[k].value) + x[k].error);
   }
-  sum.error += ProductRoundings(static_cast<int64_t>(x.size())) * 0x1p-24 * norm;
+  sum.error += ProductRoundings(static_cast<int64_t>(x.size())) * 0x1p-24 * sum.norm;
   return sum;
 }
 
@@ -89,7 +89,7 @@ inline std::vector<Bounded> ExactMlp(const HostTensor& gate, const HostTensor& u
 
 inline std::vector<Bounded> ExactRow(const HostTensor& x, int64_t m) {
   std::vector<Bounded> row;
-  for (int64_t k = 0; k < x.cols(); ++k) row.push_back({x.at(m, k), 0});
+  for (int64_t k = 0; k < x.cols(); ++k) row.push_back({x.at(m, k), 0, 0});
   return row;
 }
 

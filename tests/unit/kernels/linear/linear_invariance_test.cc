@@ -2,6 +2,8 @@
 // any address and stride, run to run, and on every instruction set with a fused multiply-add.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "server/engine/cpu_team.h"
 #include "tests/unit/kernels/linear/linear_cases.h"
 
@@ -80,6 +82,26 @@ TEST_P(LinearInvarianceTest, AnyAddressAndStride) {
             << variant.label << ", offset " << offset << ", gap " << gap;
         ASSERT_TRUE(y.GuardsIntact());
       }
+    }
+  }
+}
+
+// Where BF16 fills an odd K up to a pair, what an earlier call left behind does not count.
+TEST_P(LinearInvarianceTest, NothingIsLeftOfAnEarlierCall) {
+  for (const int64_t k : {1, 3, 31, 63}) {
+    const HostTensor w = NormalTensor(GetParam(), {70, k}, 1);
+    const HostTensor longer = NormalTensor(GetParam(), {70, k + 1}, 2);
+    const LinearWeight weight = Prepared(w), longer_weight = Prepared(longer);
+    const HostTensor x = NormalTensor(GetParam(), {9, k}, 3);
+    HostTensor nan(GetParam(), {9, k + 1});
+    nan.fill(NAN);
+    for (const Variant& variant : LinearVariantsFor(weight)) {
+      HostTensor y(GetParam(), {9, 70});
+      RunVariant(variant, nan.view(), longer_weight, y.view());
+      RunVariant(variant, x.view(), weight, y.view());
+      Worst worst;
+      Compare(y, x, w, nullptr, worst);
+      ASSERT_LE(worst.ratio, 1) << variant.label << ": " << worst.text;
     }
   }
 }
