@@ -3,7 +3,8 @@
 
 For machines that can't reach the package index.
 
-    python synthetic_checkpoint.py OUT [--dtype bfloat16] [--seed 1] [--layers 30]
+    python synthetic_checkpoint.py OUT [--dtype bfloat16] [--seed 1]
+        [--layers 30] [--vocabulary 49152]
 
 Weights are normal with a standard deviation of 1/sqrt(inputs), so that activations keep their
 scale through the layers; norm weights lie around 1. The same seed gives the same bytes for the
@@ -21,12 +22,12 @@ from pathlib import Path
 import numpy as np
 from safetensors_writer import CODES, encode, with_progress, write_safetensors
 
-HIDDEN, INTERMEDIATE, VOCABULARY = 576, 1536, 49152
+HIDDEN, INTERMEDIATE = 576, 1536
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
 
 
-def shapes(layers: int) -> dict[str, tuple[int, ...]]:
-    out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
+def shapes(layers: int, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, HIDDEN)}
     for i in range(layers):
         out |= {
             f"model.layers.{i}.{name}.weight": shape
@@ -45,14 +46,14 @@ def shapes(layers: int) -> dict[str, tuple[int, ...]]:
     return out | {"model.norm.weight": (HIDDEN,)}
 
 
-def config(layers: int, dtype: str) -> dict[str, object]:
+def config(layers: int, vocabulary: int, dtype: str) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": "silu",
         "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE,
-        "vocab_size": VOCABULARY,
+        "vocab_size": vocabulary,
         "num_hidden_layers": layers,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
@@ -85,9 +86,10 @@ def main() -> None:
     parser.add_argument("--dtype", choices=CODES, default="bfloat16")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--vocabulary", type=int, default=49152)
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    tensors = shapes(args.layers)
+    tensors = shapes(args.layers, args.vocabulary)
 
     def payloads() -> Iterator[bytes]:
         for name in with_progress(tensors, "drawing"):
@@ -97,7 +99,7 @@ def main() -> None:
         partial = Path(scratch) / "checkpoint"
         partial.mkdir()
         for file, content in (
-            ("config.json", config(args.layers, args.dtype)),
+            ("config.json", config(args.layers, args.vocabulary, args.dtype)),
             ("synthetic.json", {"seed": args.seed}),  # tells it from a trained model
         ):
             text = json.dumps(content, indent=2)

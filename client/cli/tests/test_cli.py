@@ -27,7 +27,8 @@ HIDDEN = 576
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("cli")
     tool = ROOT / "tools/models/synthetic_checkpoint.py"
-    subprocess.run([sys.executable, tool, folder / "checkpoint", "--layers", "2"], check=True)
+    sizes = ["--layers", "2", "--vocabulary", "1024"]
+    subprocess.run([sys.executable, tool, folder / "checkpoint", *sizes], check=True)
     models = {
         name: {"path": folder / "checkpoint", "dtype": dtype}
         for name, dtype in (("m", "BF16"), ("m32", "FP32"))
@@ -60,7 +61,9 @@ def succeed(*arguments: object, server: str = "") -> str:
 def test_blocks_are_listed_by_kind_and_one_by_one(address):
     short = succeed("blocks", server=address).splitlines()
     assert short[0].split()[:2] == ["BLOCK", "KIND"]
-    assert any(line.split()[:3] == ["m32.layers.{0-1}.ffn_path", "ffn_path", "FP32"] for line in short)
+    assert any(
+        line.split()[:3] == ["m32.layers.{0-1}.ffn_path", "ffn_path", "FP32"] for line in short
+    )
     every = succeed("blocks", "m32.", "--all", server=address)
     assert "m32.layers.1.mlp" in every
     assert "m.layers" not in every
@@ -115,7 +118,7 @@ def test_run_writes_what_the_python_client_gets(address, tmp_path, model, dtype)
 
 
 def test_run_takes_a_safetensors_and_ids(address, tmp_path):
-    np.save(tmp_path / "ids.npy", np.array([5, 0, 49151], np.int32))
+    np.save(tmp_path / "ids.npy", np.array([5, 0, 1023], np.int32))
     out = tmp_path / "x.safetensors"
     succeed("run", "m32.embed", "-i", tmp_path / "ids.npy", "-o", out, server=address)
     # The output is called y: name it as the next block's input.

@@ -17,7 +17,7 @@ from serving import serving  # noqa: E402
 
 collect_ignore = [] if importlib.util.find_spec("torch") else ["test_torch.py", "test_hf.py"]
 
-LAYERS = 2
+LAYERS, VOCABULARY = 2, 1024
 
 
 @dataclass
@@ -34,7 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     checkpoint = folder / "checkpoint"
     tool = ROOT / "tools/models/synthetic_checkpoint.py"
-    subprocess.run([sys.executable, tool, checkpoint, "--layers", str(LAYERS)], check=True)
+    sizes = ["--layers", str(LAYERS), "--vocabulary", str(VOCABULARY)]
+    subprocess.run([sys.executable, tool, checkpoint, *sizes], check=True)
     models = {
         name: {"path": checkpoint, "dtype": dtype, "rounding": "hf"}
         for name, dtype in (("m", "BF16"), ("m32", "FP32"))

@@ -12,7 +12,7 @@ from fuseblock.hf import offload
 from serving import serving
 from transformers import AutoModelForCausalLM
 
-IDS = torch.tensor([[3, 700, 12, 9, 49151]])
+IDS = torch.tensor([[3, 700, 12, 9, 1023]])
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,9 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     folder = tmp_path_factory.mktemp("hf")
     checkpoint = folder / "checkpoint"
     tool = ROOT / "tools/models/synthetic_checkpoint.py"
-    subprocess.run([sys.executable, tool, checkpoint, "--layers", "2"], check=True)
+    subprocess.run(
+        [sys.executable, tool, checkpoint, "--layers", "2", "--vocabulary", "1024"], check=True
+    )
     served = {"m": {"path": checkpoint, "dtype": "FP32", "rounding": "hf"}}
     with serving(served, folder / "log") as address:
         yield str(checkpoint), address

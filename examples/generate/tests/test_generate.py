@@ -106,9 +106,10 @@ def test_a_models_tokens_equal_those_in_fp64(tmp_path):
     """The example against a real server, on a small synthetic model."""
     folder, layers = tmp_path / "model", 2
     tool = ROOT / "tools/models/synthetic_checkpoint.py"
-    subprocess.run([sys.executable, tool, folder, "--layers", str(layers)], check=True)
+    sizes = ["--layers", str(layers), "--vocabulary", "1024"]
+    subprocess.run([sys.executable, tool, folder, *sizes], check=True)
     served = {"m": {"path": folder, "dtype": "FP32", "rounding": "hf"}}
-    prompt, count = [1, 2024, 11], 12
+    prompt, count = [1, 824, 11], 12
     checkpoint = Checkpoint(folder)
     with serving(served, tmp_path / "log") as address, Client(address) as client:
         model = Model(client, "m", checkpoint, len(prompt) + count)

@@ -118,7 +118,16 @@ def test_a_failed_conversion_leaves_what_was_there(tmp_path):
 
 def test_the_synthetic_checkpoint_depends_on_its_seed_alone(tmp_path):
     def stored(name: str, seed: int) -> bytes:
-        run("synthetic_checkpoint.py", tmp_path / name, "--layers", 1, "--seed", seed)
+        run(
+            "synthetic_checkpoint.py",
+            tmp_path / name,
+            "--layers",
+            1,
+            "--vocabulary",
+            64,
+            "--seed",
+            seed,
+        )
         return (tmp_path / name / "model.safetensors").read_bytes()
 
     first = stored("a", 1)
