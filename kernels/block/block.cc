@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/status.h"
 #include "kernels/block/kinds.h"
 
 namespace fuseblock {
@@ -20,12 +21,12 @@ absl::Status CheckSpec(const KindEntry& entry, const BlockSpec& spec) {
     return absl::InvalidArgumentError(absl::StrCat("spec.dtype: expected FP32, FP16 or BF16, got ",
                                                    std::string(Name(spec.dtype))));
   }
-  if (absl::Status s = CheckPositive("hidden", spec.hidden); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckPositive("hidden", spec.hidden));
   if (entry.has_mlp) {
-    if (absl::Status s = CheckPositive("intermediate", spec.intermediate); !s.ok()) return s;
+    FUSEBLOCK_RETURN_IF_ERROR(CheckPositive("intermediate", spec.intermediate));
   }
   if (entry.has_table) {
-    if (absl::Status s = CheckPositive("vocabulary", spec.vocabulary); !s.ok()) return s;
+    FUSEBLOCK_RETURN_IF_ERROR(CheckPositive("vocabulary", spec.vocabulary));
   }
   if (entry.has_norm && !(spec.norm.eps > 0 && std::isfinite(spec.norm.eps))) {
     return absl::InvalidArgumentError(
@@ -73,7 +74,7 @@ absl::Status CheckTensor(const BlockTensor& tensor, const ConstTensorView& view,
 
 absl::Status CheckNoOverlap(const BlockTensor& output, const TensorView& out,
                             const BlockTensor& input, const ConstTensorView& in) {
-  if (absl::Status s = CheckNoPartialOverlap(output.name, out, input.name, in); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap(output.name, out, input.name, in));
   if (out.data == in.data && out.elements() > 0 && in.elements() > 0) {
     return absl::InvalidArgumentError(absl::StrCat(output.name, ": must not overlap ", input.name));
   }
@@ -84,14 +85,10 @@ absl::Status CheckTensors(const Block::Prepared& prepared, Device device, int64_
                           absl::Span<const ConstTensorView> inputs,
                           absl::Span<const TensorView> outputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (absl::Status s = CheckTensor(prepared.inputs[i], inputs[i], rows, device); !s.ok()) {
-      return s;
-    }
+    FUSEBLOCK_RETURN_IF_ERROR(CheckTensor(prepared.inputs[i], inputs[i], rows, device));
   }
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (absl::Status s = CheckTensor(prepared.outputs[o], outputs[o], rows, device); !s.ok()) {
-      return s;
-    }
+    FUSEBLOCK_RETURN_IF_ERROR(CheckTensor(prepared.outputs[o], outputs[o], rows, device));
     if (outputs[o].rank == 0) continue;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].rank == 0) continue;
@@ -123,7 +120,7 @@ absl::StatusOr<std::unique_ptr<const Block>> Block::Create(const BlockSpec& spec
                                                            const ParallelFor& parallel_for,
                                                            BlockWeightCache* cache) {
   const KindEntry& entry = EntryOf(spec.kind);
-  if (absl::Status s = CheckSpec(entry, spec); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckSpec(entry, spec));
   auto prepared = std::make_unique<Prepared>();
   prepared->inputs = entry.inputs(spec);
   prepared->outputs = entry.outputs(spec);

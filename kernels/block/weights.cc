@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/half.h"
+#include "kernels/base/status.h"
 #include "kernels/block/kinds.h"
 
 namespace fuseblock {
@@ -85,7 +86,7 @@ absl::StatusOr<Buffer> OnDevice(Buffer host, Device device) {
 absl::Status PrepareTensor(const char* role, const std::optional<ConstTensorView>& weight,
                            std::initializer_list<int64_t> shape, DType dtype, Device device,
                            const ParallelFor& parallel_for, DeviceTensor& out) {
-  if (absl::Status s = CheckRole(role, weight, shape); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckRole(role, weight, shape));
   absl::StatusOr<Buffer> host = Converted(role, *weight, dtype, parallel_for);
   if (!host.ok()) return host.status();
   absl::StatusOr<Buffer> placed = OnDevice(*std::move(host), device);
@@ -105,7 +106,7 @@ absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView
                            const char* bias_role, const std::optional<ConstTensorView>& bias,
                            std::initializer_list<int64_t> shape, DType dtype, Device device,
                            const ParallelFor& parallel_for, LinearWeight& out) {
-  if (absl::Status s = CheckRole(role, weight, shape); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckRole(role, weight, shape));
   ConstTensorView source = *weight;
   Buffer converted;
   if (weight->dtype != dtype) {
@@ -118,7 +119,7 @@ absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView
   std::optional<ConstTensorView> bias_source;
   Buffer bias_converted;
   if (bias.has_value()) {
-    if (absl::Status s = CheckRole(bias_role, bias, {*shape.begin()}); !s.ok()) return s;
+    FUSEBLOCK_RETURN_IF_ERROR(CheckRole(bias_role, bias, {*shape.begin()}));
     absl::StatusOr<Buffer> buffer = Converted(bias_role, *bias, dtype, parallel_for);
     if (!buffer.ok()) return buffer.status();
     bias_converted = *std::move(buffer);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
+#include "kernels/base/status.h"
 #include "kernels/linear/linear_packed.h"
 
 namespace fuseblock {
@@ -81,7 +82,7 @@ absl::Status PreparePanels(const void* source, int64_t row_step, int64_t col_ste
 
 // The bias as FP32, with zeros up to whole panels, in host memory.
 absl::Status PrepareBias(const ConstTensorView& bias, LinearWeight::Packed& packed) {
-  if (absl::Status status = CheckVector("bias", bias, packed.n); !status.ok()) return status;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckVector("bias", bias, packed.n));
   if (bias.dtype != packed.dtype && bias.dtype != DType::kF32) {
     return absl::InvalidArgumentError(
         absl::StrCat("bias: expected ", std::string(Name(packed.dtype)), " or FP32, got ",
@@ -154,7 +155,7 @@ absl::StatusOr<LinearWeight> LinearWeight::Prepare(Device device, const ConstTen
   packed->n = out_in ? rows->rows : rows->cols;
   packed->k = out_in ? rows->cols : rows->rows;
   if (bias.has_value()) {
-    if (absl::Status status = PrepareBias(*bias, *packed); !status.ok()) return status;
+    FUSEBLOCK_RETURN_IF_ERROR(PrepareBias(*bias, *packed));
   }
   absl::Status status;
   if (device.type == DeviceType::kCpu) {
@@ -194,9 +195,9 @@ std::string LinearWeight::description() const {
 
 absl::StatusOr<LinearArgs> CheckLinear(const ConstTensorView& x, const LinearWeight& weight,
                                        const TensorView& y) {
-  if (absl::Status s = CheckDType("x", x, weight.dtype()); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("x", x, weight.dtype()));
   if (y.dtype != DType::kF32) {
-    if (absl::Status s = CheckDType("y", y, weight.dtype()); !s.ok()) return s;
+    FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", y, weight.dtype()));
   }
   if (x.device != weight.device() || y.device != weight.device()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -219,7 +220,7 @@ absl::StatusOr<LinearArgs> CheckLinear(const ConstTensorView& x, const LinearWei
     return absl::InvalidArgumentError(
         absl::StrCat("y: expected the leading axes of x ", Describe(x), ", got ", Describe(y)));
   }
-  if (absl::Status s = CheckNoPartialOverlap("y", y, "x", x); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "x", x));
   if (x.data == y.data && x.elements() > 0 && y.elements() > 0) {
     return absl::InvalidArgumentError("y: must not be x itself: a product is not in place");
   }

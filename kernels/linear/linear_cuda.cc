@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
+#include "kernels/base/status.h"
 #include "kernels/linear/linear_packed.h"
 
 namespace fuseblock {
@@ -68,7 +69,7 @@ absl::Status PrepareLinearCuda(const void* weight, int64_t stride, LinearWeight:
     }
   }
   if (packed.bias.size() != 0) {
-    if (absl::Status s = MoveToDevice(*cuda, packed.device, packed.bias); !s.ok()) return s;
+    FUSEBLOCK_RETURN_IF_ERROR(MoveToDevice(*cuda, packed.device, packed.bias));
   }
   char algorithm[64] = "";
   const int error =

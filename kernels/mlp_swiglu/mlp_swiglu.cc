@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
+#include "kernels/base/status.h"
 #include "kernels/mlp_swiglu/mlp_swiglu_ref.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -57,9 +58,9 @@ absl::Status RunComposed(const ExecutionContext& context, const MlpSwiGluArgs& a
   const TensorView gate = view(layout.gate, layout.inner);
   const TensorView up = view(layout.up, layout.inner);
   const TensorView product = view(layout.product, weights.gate.dtype());
-  if (absl::Status s = Linear(context, x_rows, weights.gate, gate); !s.ok()) return s;
-  if (absl::Status s = Linear(context, x_rows, weights.up, up); !s.ok()) return s;
-  if (absl::Status s = SwiGlu(context, gate, up, args.rounding, product); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(Linear(context, x_rows, weights.gate, gate));
+  FUSEBLOCK_RETURN_IF_ERROR(Linear(context, x_rows, weights.up, up));
+  FUSEBLOCK_RETURN_IF_ERROR(SwiGlu(context, gate, up, args.rounding, product));
   return Linear(context, product, weights.down, y_rows);
 }
 
@@ -85,23 +86,19 @@ absl::Status CheckWeight(const char* name, const LinearWeight& weight, int64_t n
 
 absl::Status Check(const MlpSwiGluArgs& args) {
   const LinearWeight& gate = args.weights->gate;
-  if (absl::Status s = CheckWeight("up", args.weights->up, gate.n(), gate.k(), gate); !s.ok()) {
-    return s;
-  }
-  if (absl::Status s = CheckWeight("down", args.weights->down, gate.k(), gate.n(), gate); !s.ok()) {
-    return s;
-  }
+  FUSEBLOCK_RETURN_IF_ERROR(CheckWeight("up", args.weights->up, gate.n(), gate.k(), gate));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckWeight("down", args.weights->down, gate.k(), gate.n(), gate));
   // x and y as the operands of the first and of the last product.
-  if (absl::Status s = CheckDType("x", args.x, gate.dtype()); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("x", args.x, gate.dtype()));
   if (args.x.rank == 0 || args.x.cols() != gate.k()) {
     return absl::InvalidArgumentError(
         absl::StrCat("x: expected ", gate.k(), " columns, got ", Describe(args.x)));
   }
   if (args.rounding == Rounding::kHf || args.y.dtype != DType::kF32) {
-    if (absl::Status s = CheckDType("y", args.y, gate.dtype()); !s.ok()) return s;
+    FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", args.y, gate.dtype()));
   }
-  if (absl::Status s = CheckSameShape("x", args.x, "y", args.y); !s.ok()) return s;
-  if (absl::Status s = CheckNoPartialOverlap("y", args.y, "x", args.x); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "y", args.y));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", args.y, "x", args.x));
   if (args.x.data == args.y.data && args.x.elements() > 0) {
     return absl::InvalidArgumentError("y: must not be x itself: the feed-forward is not in place");
   }
@@ -131,7 +128,7 @@ absl::Status MlpSwiGlu(const ExecutionContext& context, const ConstTensorView& x
                        const MlpSwiGluWeights& weights, Rounding rounding, const TensorView& y,
                        absl::Span<std::byte> workspace) {
   const MlpSwiGluArgs args{x, &weights, rounding, y, workspace};
-  if (absl::Status s = Check(args); !s.ok()) return s;
+  FUSEBLOCK_RETURN_IF_ERROR(Check(args));
   if (x.elements() == 0) return absl::OkStatus();
   return RunFirst("mlp_swiglu", MlpSwiGluImplementations(), context, args);
 }
