@@ -264,6 +264,27 @@ absl::StatusOr<Value> FromToml(const std::string& name, const toml::node& node) 
       absl::StrCat(name, ": expected a string or an integer, got a ", kind.str()));
 }
 
+absl::Status SetValue(const std::string& name, const toml::node& node, Config& config) {
+  return WithKey(name, config, [&](const auto& known, auto& target) -> absl::Status {
+    const absl::StatusOr<Value> value = FromToml(name, node);
+    return value.ok() ? Assign(known, name, *value, target) : value.status();
+  });
+}
+
+// Whether a table of that name can hold keys; makes the model that it names.
+absl::Status EnterTable(const std::string& prefix, const std::string& name, Config& config) {
+  if (name == "models") return absl::OkStatus();
+  if (prefix == "models") {
+    const std::string model = name.substr(prefix.size() + 1);
+    config.models[model];
+    return CheckModelName(model);
+  }
+  for (const Key<Config>& known : Keys()) {
+    if (known.name.starts_with(name + ".")) return absl::OkStatus();
+  }
+  return UnknownKey(name);
+}
+
 // Walks tables down to values. A table that leads to no known key is an error even when it is
 // empty.
 absl::Status ApplyTable(const std::string& prefix, const toml::table& table,
@@ -271,33 +292,17 @@ absl::Status ApplyTable(const std::string& prefix, const toml::table& table,
   for (const auto& [key, node] : table) {
     const std::string name =
         prefix.empty() ? std::string(key.str()) : absl::StrCat(prefix, ".", std::string(key.str()));
-    absl::Status status;
     if (name == "config_version") continue;
-    if (const toml::table* inner = node.as_table()) {
-      const auto leads = [&](const Key<Config>& known) {
-        return known.name.starts_with(name + ".");
-      };
-      const bool model = prefix == "models";
-      if (model) {
-        status = CheckModelName(std::string(key.str()));
-        config.models[std::string(key.str())];
-      } else if (name != "models" && std::none_of(Keys().begin(), Keys().end(), leads)) {
-        status = UnknownKey(name);
-      }
-      if (status.ok()) {
-        status = ApplyTable(name, *inner, source, config);
-        if (!status.ok()) return status;
-      }
-    } else {
-      status = WithKey(name, config, [&](const auto& known, auto& target) -> absl::Status {
-        absl::StatusOr<Value> value = FromToml(name, node);
-        return value.ok() ? Assign(known, name, *value, target) : value.status();
-      });
-    }
+    const toml::table* inner = node.as_table();
+    const absl::Status status =
+        inner != nullptr ? EnterTable(prefix, name, config) : SetValue(name, node, config);
     if (!status.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat(View(source), ":", node.source().begin.line, ": ", status.message()));
     }
+    if (inner == nullptr) continue;
+    const absl::Status below = ApplyTable(name, *inner, source, config);
+    if (!below.ok()) return below;
   }
   return absl::OkStatus();
 }

@@ -92,8 +92,15 @@ BuildInfo BuildInfoOfThis() {
   return info;
 }
 
-// The parts of a running server, in the order in which they are made; they end in reverse.
+// The parts of a running server.
 struct Parts {
+  // Calls end before the engine; the engine, which tells health of its devices, before health.
+  ~Parts() {
+    http.reset();
+    if (rpc != nullptr) rpc->Shutdown(absl::Now());
+    engine.reset();
+  }
+
   Metrics metrics;
   BlockRegistry registry;
   std::vector<Device> devices;
@@ -207,7 +214,6 @@ int Serve(const Config& config) {
   signals.Wait();
   Drain(config, parts);
   loader.join();
-  health = nullptr;
   return status.ok() ? kExitOk : kExitFailed;
 }
 

@@ -13,6 +13,8 @@ namespace {
 
 // Later than this is not a deadline that anybody waits for.
 constexpr absl::Duration kDeadlineMax = absl::Hours(24 * 365);
+// What gRPC's clock and this one may differ by.
+constexpr absl::Duration kClockDifference = absl::Milliseconds(10);
 
 void LogRequest(Rpc rpc, const BlockAnswer& answer, int64_t tokens, absl::Duration whole) {
   if (!LogEnabled(LogLevel::kDebug)) return;
@@ -113,6 +115,8 @@ absl::Time DeadlineFrom(std::chrono::system_clock::time_point deadline) {
   }
   return absl::FromChrono(deadline);
 }
+
+bool CancelledByClient(absl::Time deadline) { return absl::Now() + kClockDifference < deadline; }
 
 std::string FormatTimings(const BlockAnswer& answer) {
   const Timings& t = answer.timings;

@@ -78,6 +78,10 @@ class BlockRunner {
 // gRPC's deadline; one that is absent, which reads as centuries away, is infinite.
 absl::Time DeadlineFrom(std::chrono::system_clock::time_point deadline);
 
+// Whether a call that is cancelled now is cancelled by its client. gRPC cancels at the deadline,
+// too, by another clock; that end is the engine's to call and to count.
+bool CancelledByClient(absl::Time deadline);
+
 // "queue=1.5,batch=0.2,h2d=0.0,compute=81.3,d2h=0.0,encode=0.9", in microseconds.
 std::string FormatTimings(const BlockAnswer& answer);
 

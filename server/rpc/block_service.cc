@@ -32,17 +32,16 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     WireRequest wire;
     status.Update(ParseWire((*message)->pieces, &wire));
     runner.Run(Rpc::kRunBlock, status, *std::move(message), wire, std::move(terms), cancel_,
-               [this](BlockAnswer answer) { End(std::move(answer)); });
+               [this](const BlockAnswer& answer) { End(answer); });
   }
 
-  // gRPC cancels at the deadline, too; that end is the engine's to call and to count.
   void OnCancel() override {
-    if (absl::Now() < deadline_) cancel_.Cancel();
+    if (CancelledByClient(deadline_)) cancel_.Cancel();
   }
   void OnDone() override { delete this; }
 
  private:
-  void End(BlockAnswer answer) {
+  void End(const BlockAnswer& answer) {
     if (!answer.backend.empty()) {
       context_->AddTrailingMetadata("fuseblock-backend", answer.backend);
       context_->AddTrailingMetadata("fuseblock-revision", answer.revision);

@@ -1,5 +1,6 @@
 #include "server/rpc/server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/observe/log.h"
 
 namespace fuseblock {
 namespace {
@@ -41,6 +43,11 @@ void SetArguments(grpc::ServerBuilder& builder, int64_t request_bytes_max) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
+// gRPC's own log is about single connections and would break the structured log's lines.
+void LogFromGrpc(gpr_log_func_args* line) {
+  Log(LogLevel::kDebug, "grpc", line->message, {{"file", line->file}, {"line", line->line}});
+}
+
 }  // namespace
 
 // Calls the server from inside every 400 ms. gRPC's callback pollers go to sleep for 100 ms at a
@@ -66,7 +73,7 @@ class KeepWarm {
       grpc::health::v1::HealthCheckRequest request;
       grpc::health::v1::HealthCheckResponse response;
       bool done = false;
-      stub_->async()->Check(&context, &request, &response, [this, &done](grpc::Status) {
+      stub_->async()->Check(&context, &request, &response, [this, &done](const grpc::Status&) {
         absl::MutexLock done_lock(&mutex_);
         done = true;
       });
@@ -91,11 +98,12 @@ RpcServer::~RpcServer() { Shutdown(absl::Now()); }
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const Options& options, Engine& engine,
                                                             const BlockRegistry& registry,
                                                             Metrics& metrics) {
-  static const bool reflection = [] {
+  static const bool once = [] {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    gpr_set_log_function(LogFromGrpc);
     return true;
   }();
-  (void)reflection;
+  (void)once;
   std::unique_ptr<RpcServer> server(new RpcServer(options, engine, registry, metrics));
   grpc::ServerBuilder builder;
   SetArguments(builder, options.blocks.limits.bytes_max);

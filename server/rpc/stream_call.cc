@@ -104,7 +104,7 @@ void StreamCall::OnCancel() {
     absl::MutexLock lock(&mutex_);
     broken_ = true;
     answers_.clear();
-    if (absl::Now() < terms_.deadline) {
+    if (CancelledByClient(terms_.deadline)) {
       for (const auto& [id, cancel] : in_flight_) switches.push_back(cancel);
     }
     Advance();
