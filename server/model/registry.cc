@@ -45,14 +45,14 @@ void BlockRegistry::Notify(const std::string& name) {
 }
 
 void BlockRegistry::OnChange(std::function<void(const std::string& name)> callback) {
-  absl::MutexLock change(&change_mutex_);
+  std::lock_guard<std::mutex> change(change_mutex_);
   on_change_ = std::move(callback);
 }
 
 void BlockRegistry::Declare(const std::string& name) {
-  absl::MutexLock change(&change_mutex_);
+  std::lock_guard<std::mutex> change(change_mutex_);
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     Entry& entry = entries_[name];
     if (!entry.revisions.empty()) return;  // it answers on
     entry.state = BlockState::kLoading;
@@ -62,9 +62,9 @@ void BlockRegistry::Declare(const std::string& name) {
 }
 
 void BlockRegistry::Fail(const std::string& name, const std::string& reason) {
-  absl::MutexLock change(&change_mutex_);
+  std::lock_guard<std::mutex> change(change_mutex_);
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     const auto it = entries_.find(name);
     if (it == entries_.end() || !it->second.revisions.empty()) return;
     it->second.state = BlockState::kFailed;
@@ -79,9 +79,9 @@ absl::Status BlockRegistry::Publish(std::shared_ptr<const ServedBlock> block) {
 
 absl::Status BlockRegistry::PublishAll(
     absl::Span<const std::shared_ptr<const ServedBlock>> blocks) {
-  absl::MutexLock change(&change_mutex_);
+  std::lock_guard<std::mutex> change(change_mutex_);
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& block : blocks) {
       const auto it = entries_.find(block->name);
       if (it != entries_.end() && it->second.revisions.count(block->revision) != 0) {
@@ -103,9 +103,9 @@ absl::Status BlockRegistry::PublishAll(
 
 void BlockRegistry::Remove(const std::string& name) {
   Entry removed;  // freed after the lock: the last reference may hold gigabytes
-  absl::MutexLock change(&change_mutex_);
+  std::lock_guard<std::mutex> change(change_mutex_);
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     const auto it = entries_.find(name);
     if (it == entries_.end()) return;
     removed = std::move(it->second);
@@ -116,7 +116,7 @@ void BlockRegistry::Remove(const std::string& name) {
 
 absl::StatusOr<std::shared_ptr<const ServedBlock>> BlockRegistry::Find(
     std::string_view name, std::string_view revision) const {
-  absl::ReaderMutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   const auto it = entries_.find(name);
   if (it == entries_.end()) return NotFound(name);
   const Entry& entry = it->second;
@@ -141,7 +141,7 @@ absl::StatusOr<std::shared_ptr<const ServedBlock>> BlockRegistry::Find(
 }
 
 absl::StatusOr<BlockStatus> BlockRegistry::Get(std::string_view name) const {
-  absl::ReaderMutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   const auto it = entries_.find(name);
   if (it == entries_.end()) return NotFound(name);
   return StatusOf(it->first, it->second);
@@ -149,7 +149,7 @@ absl::StatusOr<BlockStatus> BlockRegistry::Get(std::string_view name) const {
 
 std::vector<BlockStatus> BlockRegistry::List(std::string_view prefix) const {
   std::vector<BlockStatus> out;
-  absl::ReaderMutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   for (auto it = entries_.lower_bound(prefix);
        it != entries_.end() && it->first.compare(0, prefix.size(), prefix) == 0; ++it) {
     out.push_back(StatusOf(it->first, it->second));

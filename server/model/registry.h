@@ -5,13 +5,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "server/model/served_block.h"
 
@@ -67,9 +66,10 @@ class BlockRegistry {
   static BlockStatus StatusOf(const std::string& name, const Entry& entry);
   void Notify(const std::string& name);
 
-  absl::Mutex change_mutex_;  // held through a change and its callbacks; taken before mutex_
-  mutable absl::Mutex mutex_;
-  std::map<std::string, Entry, std::less<>> entries_ ABSL_GUARDED_BY(mutex_);
+  // std::mutex: ThreadSanitizer cannot see into the distribution's absl::Mutex.
+  std::mutex change_mutex_;   // held through a change and its callbacks; taken before mutex_
+  mutable std::mutex mutex_;  // guards entries_, for as long as a look-up takes
+  std::map<std::string, Entry, std::less<>> entries_;
   std::function<void(const std::string&)> on_change_;
 };
 
