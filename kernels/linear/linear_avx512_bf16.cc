@@ -177,8 +177,8 @@ std::string LinearAvx512Bf16Unavailable(std::string* detail) {
   return "the CPU has no AVX512-BF16";
 }
 
-// Intel's Sapphire Rapids issues one in two cycles, and in that time four fused multiply-adds that do
-// twice its work (measured); AMD's Zen 4 issues one a cycle where it issues one multiply-add.
+// Intel's Sapphire Rapids issues one in two cycles, and in that time four fused multiply-adds that
+// do twice its work (measured); AMD's Zen 4 issues one a cycle where it issues one multiply-add.
 bool LinearAvx512Bf16IsFast() { return __builtin_cpu_is("amd"); }
 
 absl::Status LinearAvx512Bf16(const ExecutionContext& context, const LinearArgs& args) {

@@ -1,15 +1,15 @@
 // The launchers that the CUDA backend exports for products: "linear_plan", "linear_plan_free",
-// "linear". A plan pins cuBLASLt algorithms (no split along K, no TF32, no workspace) for a weight on
-// a device, or FP32 FMA tiles where no algorithm can be had.
+// "linear". A plan pins cuBLASLt algorithms (no split along K, no TF32, no workspace) for a weight
+// on a device, or FP32 FMA tiles where no algorithm can be had.
 #pragma once
 
 #include "kernels/base/cuda_table.h"
 
 extern "C" {
 // Makes a plan for weights of [n, k] of that dtype at `weight` (device memory, dense rows), with an
-// FP32 bias [n] (device memory) or null. Every algorithm pinned gives probe rows the same bits, alone
-// and in batches, for outputs in the dtype and in FP32; algorithm: what was pinned, for people, 64
-// bytes. Returns a cudaError_t.
+// FP32 bias [n] (device memory) or null. Every algorithm pinned gives probe rows the same bits,
+// alone and in batches, for outputs in the dtype and in FP32; algorithm: what was pinned, for
+// people, 64 bytes. Returns a cudaError_t.
 typedef int FuseblockLinearPlan(int device, int dtype, int64_t n, int64_t k, const void* weight,
                                 const float* bias, void** plan, char* algorithm);
 typedef void FuseblockLinearPlanFree(void* plan);

@@ -2,11 +2,11 @@
 //
 // x: [.., H] of the weights' dtype. y: [.., H], that dtype or FP32; must not overlap x.
 // gate, up: prepared weights [I, H]; down: [H, I]; all of one dtype and device.
-// Rounding kFused: gate and up stay FP32, silu(gate) * up is rounded once to the dtype, down's sum is
-// FP32, rounded once to y's dtype. kHf: gate, up, silu(gate), the product and down are each rounded to
-// the dtype (y FP32 is then INVALID_ARGUMENT unless the dtype is FP32).
-// workspace: MlpSwiGluWorkspaceBytes(rows, ..) bytes on the device, 256-byte aligned, not shared with
-// a call that is running.
+// Rounding kFused: gate and up stay FP32, silu(gate) * up is rounded once to the dtype, down's sum
+// is FP32, rounded once to y's dtype. kHf: gate, up, silu(gate), the product and down are each
+// rounded to the dtype (y FP32 is then INVALID_ARGUMENT unless the dtype is FP32).
+// workspace: MlpSwiGluWorkspaceBytes(rows, ..) bytes on the device, 256-byte aligned, not shared
+// with a call that is running.
 // A row's bits do not depend on the other rows. Zero rows: OK.
 // FP16 overflow of silu(gate) * up gives infinity, as it must.
 // Errors: INVALID_ARGUMENT naming the operand, expected and given.
