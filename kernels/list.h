@@ -1,5 +1,5 @@
-// Every kernel of the library by name, with its implementations: what `fuseblock kernels` prints and the
-// generated tests walk. A new kernel is a new folder and one line in list.cc.
+// Every kernel of the library by name, with its implementations: what `fuseblock kernels` prints
+// and the generated tests walk. A new kernel is a new folder and one line in list.cc.
 #pragma once
 
 #include <vector>

@@ -27,8 +27,8 @@ typedef struct FuseblockCudaRuntime {
   int (*device_count)(int* count);
   int (*device_properties)(int device, FuseblockCudaDevice* properties);
   int (*memory_info)(int device, size_t* free_bytes, size_t* total_bytes);
-  // Makes the device the calling thread's current one, on which the kernels' launchers start. Allowed
-  // while a stream is captured.
+  // Makes the device the calling thread's current one, on which the kernels' launchers start.
+  // Allowed while a stream is captured.
   int (*set_device)(int device);
   // Device memory, 256-byte aligned. malloc(0) gives NULL.
   int (*malloc)(int device, size_t bytes, void** out);

@@ -42,16 +42,27 @@ def cases(dtype, generator):
         delta = draw(columns, scale=0.3)
         yield f"rms_norm_first_{columns}", {"x": x, "weight": w, "y": norm(LlamaRMSNorm, w, x)}
         yield f"rms_norm_once_{columns}", {"x": x, "weight": w, "y": norm(Olmo2RMSNorm, w, x)}
-        yield f"rms_norm_offset_{columns}", {
-            "x": x, "weight": delta, "y": norm(GemmaRMSNorm, delta, x)}
+        yield (
+            f"rms_norm_offset_{columns}",
+            {"x": x, "weight": delta, "y": norm(GemmaRMSNorm, delta, x)},
+        )
         h = x + r
-        yield f"add_rms_norm_first_hf_{columns}", {
-            "x": x, "r": r, "weight": w, "y": norm(LlamaRMSNorm, w, h), "residual_out": h}
+        yield (
+            f"add_rms_norm_first_hf_{columns}",
+            {"x": x, "r": r, "weight": w, "y": norm(LlamaRMSNorm, w, h), "residual_out": h},
+        )
     table = draw(37, 96)
     ids = torch.randint(0, 37, (11,), generator=generator)
     scale = torch.tensor(96**0.5, dtype=dtype)  # as Gemma's: the factor is stored in the dtype
-    yield "embedding_scaled", {"ids": ids, "table": table, "scale": scale.float().reshape(1),
-                               "y": torch.nn.functional.embedding(ids, table) * scale}
+    yield (
+        "embedding_scaled",
+        {
+            "ids": ids,
+            "table": table,
+            "scale": scale.float().reshape(1),
+            "y": torch.nn.functional.embedding(ids, table) * scale,
+        },
+    )
 
 
 def main():
@@ -62,8 +73,9 @@ def main():
             for operand, value in values.items():
                 tensors[f"{name}.{label}.{operand}"] = value.contiguous().clone()
     # One key: their order in the file is not fixed, and the file must come out the same again.
-    metadata = {"source": f"torch {torch.__version__}, transformers {transformers.__version__}, "
-                          f"seed {SEED}"}
+    metadata = {
+        "source": f"torch {torch.__version__}, transformers {transformers.__version__}, seed {SEED}"
+    }
     path = pathlib.Path(__file__).with_name("torch_values.safetensors")
     safetensors.torch.save_file(tensors, path, metadata=metadata)
     print(path, path.stat().st_size, metadata)

@@ -12,7 +12,7 @@ enum class Pattern {
   kExponents,    // signs and magnitudes over the whole range, evenly in the exponent
   kAdversarial,  // zeros of both signs, subnormals, the largest finite values, halves of a last
                  // place, arguments where exp overflows or vanishes
-  kNotFinite,  // N(0, 1) with NaN and both infinities in some rows
+  kNotFinite,    // N(0, 1) with NaN and both infinities in some rows
 };
 inline constexpr Pattern kPatterns[] = {Pattern::kNormal, Pattern::kExponents,
                                         Pattern::kAdversarial, Pattern::kNotFinite};
