@@ -185,7 +185,10 @@ TEST_F(RawStreamTest, AStreamThatGoesTakesItsRequestsWithIt) {
   faults_->Hold(kCpu);
   grpc::ClientContext context;
   std::unique_ptr<RawStream> stream = stub_->StreamBlocks(&context);
-  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(stream->Write(Message(id, 1)));
+  // The first is in the lane, alone, before the others come: they wait.
+  ASSERT_TRUE(stream->Write(Message(1, 1)));
+  faults_->AwaitHeld(kCpu, 1);
+  for (uint64_t id = 2; id <= 4; ++id) ASSERT_TRUE(stream->Write(Message(id, 1)));
   while (metrics_.Value("fuseblock_inflight_requests") < 4) std::this_thread::yield();
   context.TryCancel();
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
