@@ -54,8 +54,8 @@ struct ElementSplit {
   // The output's shape, and all operands' strides.
   template <typename... Operands>
   static ElementSplit Of(const Rows& output, const Operands&... inputs) {
-    const auto is_dense = [](const auto& rows) {
-      return rows.rows <= 1 || rows.stride == rows.cols;
+    const auto is_dense = [](const auto& operand) {
+      return operand.rows <= 1 || operand.stride == operand.cols;
     };
     return {is_dense(output) && (is_dense(inputs) && ...), output.rows, output.cols};
   }
