@@ -18,9 +18,9 @@ COPY deploy/fuseblock.toml /etc/fuseblock/fuseblock.toml
 EXPOSE 8001 8002
 # The first seconds of a large model are spent on its weights.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
-    CMD ["fuseblock-server", "--config", "/etc/fuseblock/fuseblock.toml", "--healthcheck"]
+    CMD ["/usr/local/bin/fuseblock-server", "--config", "/etc/fuseblock/fuseblock.toml", "--healthcheck"]
 STOPSIGNAL SIGTERM
-ENTRYPOINT ["tini", "--", "fuseblock-server"]
+ENTRYPOINT ["/usr/bin/tini", "--", "/usr/local/bin/fuseblock-server"]
 CMD ["--config", "/etc/fuseblock/fuseblock.toml"]
 
 FROM debian:12-slim AS build
