@@ -14,13 +14,19 @@ std::shared_ptr<Stream::Reactor> Stream::Reactor::Start(StreamStub& stub,
   std::shared_ptr<Reactor> reactor(new Reactor(std::move(on_answer)));
   ApplyOptions(options, reactor->context_);
   absl::MutexLock lock(&reactor->mutex_);
-  reactor->self_ = reactor;
   stub.PrepareBidiStreamingCall(&reactor->context_, "/fuseblock.v1.BlockService/StreamBlocks", {},
                                 reactor.get());
   reactor->AddHold();
   reactor->StartRead(&reactor->read_);
   reactor->StartCall();
   return reactor;
+}
+
+// The stream, which waits for OnDone, frees this, never gRPC's thread: the context may hold the
+// last reference to the channel, whose end on one of gRPC's threads would be that thread's join of
+// itself.
+Stream::Reactor::~Reactor() {
+  absl::MutexLock lock(&mutex_);  // OnDone has left it
 }
 
 void Stream::Reactor::Send(uint64_t request_id, const Request& request, absl::Duration timeout) {
@@ -108,11 +114,9 @@ void Stream::Reactor::OnDone(const grpc::Status& status) {
   const absl::Status lost =
       end.ok() ? absl::UnavailableError("the stream ended before the answer") : end;
   for (const uint64_t id : unanswered) on_answer_(id, lost);
-  std::shared_ptr<Reactor> self;  // freed after the lock, which it may own
   absl::MutexLock lock(&mutex_);
   status_ = end;
   done_ = true;
-  self.swap(self_);
 }
 
 void Stream::Send(uint64_t request_id, const Request& request, absl::Duration timeout) {

@@ -18,10 +18,12 @@ namespace fuseblock::client {
 
 using StreamStub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::StreamBlocksResponse>;
 
-// Owns itself from Start until gRPC's OnDone.
+// Owned by the Stream, which waits for OnDone before it lets go.
 class Stream::Reactor final
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::StreamBlocksResponse> {
  public:
+  ~Reactor() override;
+
   static std::shared_ptr<Reactor> Start(StreamStub& stub, const CallOptions& options,
                                         OnAnswer on_answer);
 
@@ -48,7 +50,6 @@ class Stream::Reactor final
   grpc::ByteBuffer write_;         // gRPC's while a write is under way
 
   absl::Mutex mutex_;
-  std::shared_ptr<Reactor> self_ ABSL_GUARDED_BY(mutex_);
   std::deque<grpc::ByteBuffer> unsent_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<uint64_t> in_flight_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

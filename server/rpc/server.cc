@@ -43,9 +43,12 @@ void SetArguments(grpc::ServerBuilder& builder, int64_t request_bytes_max) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
-// gRPC's own log is about single connections and would break the structured log's lines.
+// gRPC's own log would break the structured log's lines. Most of it is about single connections;
+// its errors say why it is about to end the process.
 void LogFromGrpc(gpr_log_func_args* line) {
-  Log(LogLevel::kDebug, "grpc", line->message, {{"file", line->file}, {"line", line->line}});
+  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR;
+  Log(error ? LogLevel::kError : LogLevel::kDebug, "grpc", line->message,
+      {{"file", line->file}, {"line", line->line}});
 }
 
 }  // namespace
