@@ -2,8 +2,7 @@
 #include "kernels/add_residual/add_residual.h"
 
 #include "kernels/add_residual/add_residual_cuda.h"
-#include "kernels/base/cuda.h"
-#include "kernels/base/simd.h"
+#include "kernels/base/implementations.h"
 #include "kernels/base/status.h"
 
 namespace fuseblock {
@@ -14,25 +13,19 @@ absl::Status AddResidualHighway(const ExecutionContext& context, const AddResidu
 
 namespace {
 
-std::string AddResidualCudaUnavailable(std::string* detail) {
-  return CudaKernelUnavailable("add_residual", detail);
-}
+constexpr char kName[] = "add_residual";
 
-absl::Status AddResidualCuda(const ExecutionContext& context, const AddResidualArgs& args) {
+int Launch(FuseblockAddResidual* launch, const AddResidualArgs& args, void* stream) {
   const FuseblockCudaRows x = CudaRows(args.x, args.x_dtype);
   const FuseblockCudaRows r = CudaRows(args.r, args.r_dtype);
   const FuseblockCudaRows z = CudaRows(args.z, args.z_dtype);
-  auto* launch = CudaLauncher<FuseblockAddResidual>("add_residual");
-  return CudaStatus("add_residual", launch(&x, &r, &z, context.stream));
+  return launch(&x, &r, &z, stream);
 }
 
 constexpr Implementation<AddResidualArgs> kList[] = {
-    {"cuda", DeviceType::kCuda, AddResidualCudaUnavailable, TakesAll<AddResidualArgs>,
-     AddResidualCuda},
-    {"highway", DeviceType::kCpu, HighwayUnavailable, TakesAll<AddResidualArgs>,
-     AddResidualHighway},
-    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<AddResidualArgs>,
-     AddResidualReference},
+    CudaImplementation<kName, Launch>(),
+    HighwayImplementation(AddResidualHighway),
+    ReferenceImplementation(AddResidualReference),
 };
 
 }  // namespace
@@ -65,7 +58,7 @@ absl::Status AddResidual(const ExecutionContext& context, const ConstTensorView&
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("r", r, context.device));
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("z", z, context.device));
   if (z.elements() == 0) return absl::OkStatus();
-  return RunFirst("add_residual", AddResidualImplementations(), context, args);
+  return RunFirst(kName, AddResidualImplementations(), context, args);
 }
 
 }  // namespace fuseblock

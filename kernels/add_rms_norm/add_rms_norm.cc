@@ -3,9 +3,8 @@
 #include "kernels/add_rms_norm/add_rms_norm.h"
 
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
-#include "kernels/base/cuda.h"
+#include "kernels/base/implementations.h"
 #include "kernels/base/rms_norm_check.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/status.h"
 
 namespace fuseblock {
@@ -16,30 +15,23 @@ absl::Status AddRmsNormHighway(const ExecutionContext& context, const AddRmsNorm
 
 namespace {
 
-std::string AddRmsNormCudaUnavailable(std::string* detail) {
-  return CudaKernelUnavailable("add_rms_norm", detail);
-}
+constexpr char kName[] = "add_rms_norm";
 
-absl::Status AddRmsNormCuda(const ExecutionContext& context, const AddRmsNormArgs& args) {
+int Launch(FuseblockAddRmsNorm* launch, const AddRmsNormArgs& args, void* stream) {
   const FuseblockCudaRows x = CudaRows(args.x, args.dtype);
   const FuseblockCudaRows r = CudaRows(args.r, args.dtype);
   const FuseblockCudaRows y = CudaRows(args.y, args.dtype);
   FuseblockCudaRows residual_out{};
   if (args.residual_out) residual_out = CudaRows(*args.residual_out, args.residual_out_dtype);
-  auto* launch = CudaLauncher<FuseblockAddRmsNorm>("add_rms_norm");
-  return CudaStatus(
-      "add_rms_norm",
-      launch(&x, &r, args.weight, static_cast<int>(args.weight_dtype), args.params.eps,
-             args.params.weight_offset, args.params.form == RmsNormForm::kNormalisedFirst,
-             args.sum == Rounding::kHf, &y, args.residual_out ? &residual_out : nullptr,
-             context.stream));
+  return launch(&x, &r, args.weight, static_cast<int>(args.weight_dtype), args.params.eps,
+                args.params.weight_offset, args.params.form == RmsNormForm::kNormalisedFirst,
+                args.sum == Rounding::kHf, &y, args.residual_out ? &residual_out : nullptr, stream);
 }
 
 constexpr Implementation<AddRmsNormArgs> kList[] = {
-    {"cuda", DeviceType::kCuda, AddRmsNormCudaUnavailable, TakesAll<AddRmsNormArgs>,
-     AddRmsNormCuda},
-    {"highway", DeviceType::kCpu, HighwayUnavailable, TakesAll<AddRmsNormArgs>, AddRmsNormHighway},
-    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<AddRmsNormArgs>, AddRmsNormReference},
+    CudaImplementation<kName, Launch>(),
+    HighwayImplementation(AddRmsNormHighway),
+    ReferenceImplementation(AddRmsNormReference),
 };
 
 }  // namespace
@@ -99,7 +91,7 @@ absl::Status AddRmsNorm(const ExecutionContext& context, const ConstTensorView& 
     FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("residual_out", *residual_out, context.device));
   }
   if (y.elements() == 0) return absl::OkStatus();
-  return RunFirst("add_rms_norm", AddRmsNormImplementations(), context, args);
+  return RunFirst(kName, AddRmsNormImplementations(), context, args);
 }
 
 }  // namespace fuseblock

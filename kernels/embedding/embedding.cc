@@ -1,8 +1,7 @@
 // The checks of the embedding lookup and the order in which its implementations are tried.
 #include "kernels/embedding/embedding.h"
 
-#include "kernels/base/cuda.h"
-#include "kernels/base/simd.h"
+#include "kernels/base/implementations.h"
 #include "kernels/base/status.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/embedding/ids.h"
@@ -32,22 +31,19 @@ absl::Status CheckIds(const ConstTensorView& ids) {
   return absl::OkStatus();
 }
 
-std::string EmbeddingCudaUnavailable(std::string* detail) {
-  return CudaKernelUnavailable("embedding", detail);
-}
+constexpr char kName[] = "embedding";
 
-absl::Status EmbeddingCuda(const ExecutionContext& context, const EmbeddingArgs& args) {
+int Launch(FuseblockEmbedding* launch, const EmbeddingArgs& args, void* stream) {
   const FuseblockCudaRows table = CudaRows(args.table, args.dtype);
   const FuseblockCudaRows y = CudaRows(args.y, args.dtype);
-  auto* launch = CudaLauncher<FuseblockEmbedding>("embedding");
-  return CudaStatus("embedding", launch(args.ids, static_cast<int>(args.ids_dtype), args.count,
-                                        &table, args.scale, &y, context.stream));
+  return launch(args.ids, static_cast<int>(args.ids_dtype), args.count, &table, args.scale, &y,
+                stream);
 }
 
 constexpr Implementation<EmbeddingArgs> kList[] = {
-    {"cuda", DeviceType::kCuda, EmbeddingCudaUnavailable, TakesAll<EmbeddingArgs>, EmbeddingCuda},
-    {"highway", DeviceType::kCpu, HighwayUnavailable, TakesAll<EmbeddingArgs>, EmbeddingHighway},
-    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<EmbeddingArgs>, EmbeddingReference},
+    CudaImplementation<kName, Launch>(),
+    HighwayImplementation(EmbeddingHighway),
+    ReferenceImplementation(EmbeddingReference),
 };
 
 }  // namespace
@@ -110,7 +106,7 @@ absl::Status Embedding(const ExecutionContext& context, const ConstTensorView& i
     FUSEBLOCK_RETURN_IF_ERROR(CheckEmbeddingIds(ids.data, ids.dtype, args.count, args.table.rows));
   }
   if (y.elements() == 0) return absl::OkStatus();
-  return RunFirst("embedding", EmbeddingImplementations(), context, args);
+  return RunFirst(kName, EmbeddingImplementations(), context, args);
 }
 
 }  // namespace fuseblock

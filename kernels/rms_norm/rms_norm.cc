@@ -1,9 +1,8 @@
 // The checks of RMSNorm and the order in which its implementations are tried.
 #include "kernels/rms_norm/rms_norm.h"
 
-#include "kernels/base/cuda.h"
+#include "kernels/base/implementations.h"
 #include "kernels/base/rms_norm_check.h"
-#include "kernels/base/simd.h"
 #include "kernels/base/status.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 
@@ -15,24 +14,20 @@ absl::Status RmsNormHighway(const ExecutionContext& context, const RmsNormArgs& 
 
 namespace {
 
-std::string RmsNormCudaUnavailable(std::string* detail) {
-  return CudaKernelUnavailable("rms_norm", detail);
-}
+constexpr char kName[] = "rms_norm";
 
-absl::Status RmsNormCuda(const ExecutionContext& context, const RmsNormArgs& args) {
+int Launch(FuseblockRmsNorm* launch, const RmsNormArgs& args, void* stream) {
   const FuseblockCudaRows x = CudaRows(args.x, args.x_dtype);
   const FuseblockCudaRows y = CudaRows(args.y, args.y_dtype);
-  auto* launch = CudaLauncher<FuseblockRmsNorm>("rms_norm");
-  return CudaStatus("rms_norm",
-                    launch(&x, args.weight, static_cast<int>(args.weight_dtype), args.params.eps,
-                           args.params.weight_offset,
-                           args.params.form == RmsNormForm::kNormalisedFirst, &y, context.stream));
+  return launch(&x, args.weight, static_cast<int>(args.weight_dtype), args.params.eps,
+                args.params.weight_offset, args.params.form == RmsNormForm::kNormalisedFirst, &y,
+                stream);
 }
 
 constexpr Implementation<RmsNormArgs> kList[] = {
-    {"cuda", DeviceType::kCuda, RmsNormCudaUnavailable, TakesAll<RmsNormArgs>, RmsNormCuda},
-    {"highway", DeviceType::kCpu, HighwayUnavailable, TakesAll<RmsNormArgs>, RmsNormHighway},
-    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<RmsNormArgs>, RmsNormReference},
+    CudaImplementation<kName, Launch>(),
+    HighwayImplementation(RmsNormHighway),
+    ReferenceImplementation(RmsNormReference),
 };
 
 }  // namespace
@@ -67,7 +62,7 @@ absl::Status RmsNorm(const ExecutionContext& context, const ConstTensorView& x,
   if (weight) FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("weight", *weight, context.device));
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("y", y, context.device));
   if (y.elements() == 0) return absl::OkStatus();
-  return RunFirst("rms_norm", RmsNormImplementations(), context, args);
+  return RunFirst(kName, RmsNormImplementations(), context, args);
 }
 
 }  // namespace fuseblock

@@ -1,8 +1,7 @@
 // The checks of SiLU and the order in which its implementations are tried.
 #include "kernels/silu/silu.h"
 
-#include "kernels/base/cuda.h"
-#include "kernels/base/simd.h"
+#include "kernels/base/implementations.h"
 #include "kernels/base/status.h"
 #include "kernels/silu/silu_cuda.h"
 
@@ -14,20 +13,18 @@ absl::Status SiluHighway(const ExecutionContext& context, const SiluArgs& args);
 
 namespace {
 
-std::string SiluCudaUnavailable(std::string* detail) {
-  return CudaKernelUnavailable("silu", detail);
-}
+constexpr char kName[] = "silu";
 
-absl::Status SiluCuda(const ExecutionContext& context, const SiluArgs& args) {
+int Launch(FuseblockSilu* launch, const SiluArgs& args, void* stream) {
   const FuseblockCudaRows x = CudaRows(args.x, args.x_dtype);
   const FuseblockCudaRows y = CudaRows(args.y, args.y_dtype);
-  return CudaStatus("silu", CudaLauncher<FuseblockSilu>("silu")(&x, &y, context.stream));
+  return launch(&x, &y, stream);
 }
 
 constexpr Implementation<SiluArgs> kList[] = {
-    {"cuda", DeviceType::kCuda, SiluCudaUnavailable, TakesAll<SiluArgs>, SiluCuda},
-    {"highway", DeviceType::kCpu, HighwayUnavailable, TakesAll<SiluArgs>, SiluHighway},
-    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<SiluArgs>, SiluReference},
+    CudaImplementation<kName, Launch>(),
+    HighwayImplementation(SiluHighway),
+    ReferenceImplementation(SiluReference),
 };
 
 }  // namespace
@@ -52,7 +49,7 @@ absl::Status Silu(const ExecutionContext& context, const ConstTensorView& x, con
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("x", x, context.device));
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("y", y, context.device));
   if (y.elements() == 0) return absl::OkStatus();
-  return RunFirst("silu", SiluImplementations(), context, args);
+  return RunFirst(kName, SiluImplementations(), context, args);
 }
 
 }  // namespace fuseblock

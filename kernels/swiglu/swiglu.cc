@@ -1,8 +1,7 @@
 // The checks of SwiGLU's gate and the order in which its implementations are tried.
 #include "kernels/swiglu/swiglu.h"
 
-#include "kernels/base/cuda.h"
-#include "kernels/base/simd.h"
+#include "kernels/base/implementations.h"
 #include "kernels/base/status.h"
 #include "kernels/swiglu/swiglu_cuda.h"
 
@@ -14,23 +13,19 @@ absl::Status SwiGluHighway(const ExecutionContext& context, const SwiGluArgs& ar
 
 namespace {
 
-std::string SwiGluCudaUnavailable(std::string* detail) {
-  return CudaKernelUnavailable("swiglu", detail);
-}
+constexpr char kName[] = "swiglu";
 
-absl::Status SwiGluCuda(const ExecutionContext& context, const SwiGluArgs& args) {
+int Launch(FuseblockSwiGlu* launch, const SwiGluArgs& args, void* stream) {
   const FuseblockCudaRows gate = CudaRows(args.gate, args.in_dtype);
   const FuseblockCudaRows up = CudaRows(args.up, args.in_dtype);
   const FuseblockCudaRows y = CudaRows(args.y, args.y_dtype);
-  auto* launch = CudaLauncher<FuseblockSwiGlu>("swiglu");
-  return CudaStatus("swiglu",
-                    launch(&gate, &up, args.rounding == Rounding::kHf, &y, context.stream));
+  return launch(&gate, &up, args.rounding == Rounding::kHf, &y, stream);
 }
 
 constexpr Implementation<SwiGluArgs> kList[] = {
-    {"cuda", DeviceType::kCuda, SwiGluCudaUnavailable, TakesAll<SwiGluArgs>, SwiGluCuda},
-    {"highway", DeviceType::kCpu, HighwayUnavailable, TakesAll<SwiGluArgs>, SwiGluHighway},
-    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<SwiGluArgs>, SwiGluReference},
+    CudaImplementation<kName, Launch>(),
+    HighwayImplementation(SwiGluHighway),
+    ReferenceImplementation(SwiGluReference),
 };
 
 }  // namespace
@@ -67,7 +62,7 @@ absl::Status SwiGlu(const ExecutionContext& context, const ConstTensorView& gate
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("up", up, context.device));
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("y", y, context.device));
   if (y.elements() == 0) return absl::OkStatus();
-  return RunFirst("swiglu", SwiGluImplementations(), context, args);
+  return RunFirst(kName, SwiGluImplementations(), context, args);
 }
 
 absl::Status SwiGluPacked(const ExecutionContext& context, const ConstTensorView& gate_up,

@@ -1,7 +1,7 @@
 // The list from which the row kernels' numerical tests are generated: each kernel with every
 // combination of dtypes and modes that it takes, and what each output may differ by from FP64. A
-// new kernel is one line in KernelsUnderTest(); a new implementation is covered by being in its
-// kernel's list.
+// new kernel is a list of cases in cases/ and one line in KernelsUnderTest(); a new implementation
+// is covered by being in its kernel's list.
 #pragma once
 
 #include <functional>

@@ -1,0 +1,37 @@
+// What the lists of cases in this folder share.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status.h"
+#include "tests/numerics/cases.h"
+
+namespace fuseblock::testing {
+
+using Views = absl::Span<const TensorView>;
+
+inline std::string Label(DType dtype) { return std::string(Traits(dtype).label); }
+
+inline std::function<double(int64_t)> Roundings(double count) {
+  return [count](int64_t) { return count; };
+}
+
+// The dtypes that an operand beside one of `dtype` may have: that one and FP32.
+inline std::vector<DType> WithFp32(DType dtype) {
+  if (dtype == DType::kF32) return {dtype};
+  return {dtype, DType::kF32};
+}
+
+// Every kernel's cases, in the files of this folder; a new kernel is a line here and one in
+// KernelsUnderTest().
+std::vector<Case> AddResidualCases();
+std::vector<Case> SiluCases();
+std::vector<Case> SwiGluCases();
+std::vector<Case> RmsNormCases();
+std::vector<Case> AddRmsNormCases();
+std::vector<Case> EmbeddingCases();
+
+}  // namespace fuseblock::testing

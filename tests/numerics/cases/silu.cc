@@ -1,0 +1,72 @@
+// SiLU and the SwiGLU gate.
+#include "kernels/silu/silu.h"
+
+#include "kernels/swiglu/swiglu.h"
+#include "tests/numerics/cases/case_parts.h"
+
+namespace fuseblock::testing {
+namespace {
+
+// silu in FP32, in units of 2^-24: e^-|x| within 2 ulp of FP32, 4 units, and no more of it reaches
+// the result; 1 + t, x t and the quotient one each; one for a split range. A 16-bit output may use
+// a faster exponential and reciprocal of 2^-20, 16 units.
+double SiluRoundings(DType out) { return out == DType::kF32 ? 8 : 18; }
+
+}  // namespace
+
+std::vector<Case> SiluCases() {
+  std::vector<Case> cases;
+  for (const DType y : kFloatDTypes) {
+    for (const DType x : WithFp32(y)) {
+      Case c;
+      c.name = absl::StrCat(Label(x), "_to_", Label(y));
+      c.inputs = {{"x", x}};
+      c.outputs = {{"y", y}};
+      c.errors = {{Roundings(SiluRoundings(y))}};
+      if (x == y) c.in_place.push_back({0});
+      c.run = [](const std::string& name, const ExecutionContext& context, Views in, Views out) {
+        FUSEBLOCK_ASSIGN_OR_RETURN(const auto args, CheckSilu(in[0], out[0]));
+        return RunNamed(SiluImplementations(), name, context, args);
+      };
+      cases.push_back(std::move(c));
+    }
+  }
+  return cases;
+}
+
+namespace {
+
+double UpFactor(const std::vector<Tensor>& inputs, int64_t row, int64_t column) {
+  return inputs[1].At(row, column);
+}
+
+}  // namespace
+
+std::vector<Case> SwiGluCases() {
+  std::vector<Case> cases;
+  for (const DType y : kFloatDTypes) {
+    for (const DType in : WithFp32(y)) {
+      for (const Rounding rounding : {Rounding::kFused, Rounding::kHf}) {
+        const bool hf = rounding == Rounding::kHf;
+        if (hf && in != y) continue;
+        Case c;
+        c.name = absl::StrCat(Label(in), "_to_", Label(y), hf ? "_hf" : "_fused");
+        c.inputs = {{"gate", in}, {"up", in}};
+        c.outputs = {{"y", y}};
+        c.errors = {{Roundings(SiluRoundings(y) + 1), false, hf && y != DType::kF32, UpFactor}};
+        if (in == y) c.in_place = {{0}, {1}};
+        c.widens = !hf;
+        c.run = [rounding](const std::string& name, const ExecutionContext& context, Views views,
+                           Views out) {
+          FUSEBLOCK_ASSIGN_OR_RETURN(const auto args,
+                                     CheckSwiGlu(views[0], views[1], rounding, out[0]));
+          return RunNamed(SwiGluImplementations(), name, context, args);
+        };
+        cases.push_back(std::move(c));
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace fuseblock::testing
