@@ -23,7 +23,7 @@ STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/tini", "--", "/usr/local/bin/fuseblock-server"]
 CMD ["--config", "/etc/fuseblock/fuseblock.toml"]
 
-FROM debian:12-slim AS build
+FROM debian:12-slim AS sources
 COPY --from=packages /packages/build /tmp/packages
 # hadolint ignore=SC2046
 RUN apt-get update && \
@@ -31,12 +31,17 @@ RUN apt-get update && \
     rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
+
+FROM sources AS build
 ARG COMMIT=unknown
 RUN cmake --preset release -DFUSEBLOCK_TESTS=OFF && \
     FUSEBLOCK_COMMIT=$COMMIT cmake --build build/release && \
     cmake --install build/release --strip --prefix /install
 
-FROM build AS build-cuda
+FROM sources AS build-cuda
+ARG COMMIT=unknown
+# Behind a proxy that signs for others, ./dev image passes on the host's certificates.
+ARG PIP_CERT
 RUN python3 -m pip install --no-cache-dir --no-deps --target /cuda -r deploy/packages/cuda.txt && \
     ln -s lib /cuda/nvidia/cu13/lib64 && \
     for name in cublas cublasLt cudart; do \

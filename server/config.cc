@@ -301,7 +301,7 @@ absl::Status ApplyTable(const std::string& prefix, const toml::table& table,
           absl::StrCat(View(source), ":", node.source().begin.line, ": ", status.message()));
     }
     if (inner == nullptr) continue;
-    const absl::Status below = ApplyTable(name, *inner, source, config);
+    absl::Status below = ApplyTable(name, *inner, source, config);
     if (!below.ok()) return below;
   }
   return absl::OkStatus();

@@ -55,6 +55,7 @@ bool ShowsProgress() { return isatty(STDERR_FILENO) == 1; }
 void PrintTable(const std::vector<std::string>& heading,
                 const std::vector<std::vector<Cell>>& rows) {
   std::vector<size_t> widths;
+  widths.reserve(heading.size());
   for (const std::string& name : heading) widths.push_back(Width(name));
   for (const auto& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i].text));
@@ -68,6 +69,7 @@ void PrintTable(const std::vector<std::string>& heading,
     std::printf("%s\n", line.c_str());
   };
   std::vector<Cell> first;
+  first.reserve(heading.size());
   for (const std::string& name : heading) first.push_back({name, Colour::kBold});
   print(first);
   for (const auto& row : rows) print(row);

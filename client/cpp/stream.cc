@@ -67,7 +67,7 @@ void Stream::Reactor::Advance() {
   if (!held_ || writing_) return;
   if (!broken_ && !unsent_.empty()) {
     writing_ = true;
-    write_ = std::move(unsent_.front());
+    write_.Swap(&unsent_.front());
     unsent_.pop_front();
     StartWrite(&write_);
   } else if (broken_ || closing_) {
