@@ -4,9 +4,10 @@ include(CMakePackageConfigHelpers)
 
 set_target_properties(fuseblock_options PROPERTIES EXPORT_NAME options)
 set_target_properties(fuseblock_kernels PROPERTIES EXPORT_NAME kernels)
+set_target_properties(fuseblock_kernels_base PROPERTIES EXPORT_NAME kernels_base)
 target_include_directories(fuseblock_options INTERFACE
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/fuseblock>)
-install(TARGETS fuseblock_options fuseblock_kernels EXPORT fuseblock
+install(TARGETS fuseblock_options fuseblock_kernels_base fuseblock_kernels EXPORT fuseblock
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fuseblock FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE)

@@ -22,7 +22,7 @@ struct ServedBlock {
   std::string formula;       // for people
   BlockSpec spec;
   std::vector<BlockTensor> inputs, outputs;          // Block::Inputs(spec), Block::Outputs(spec)
-  std::vector<std::unique_ptr<const Block>> blocks;  // one per device, the preferred one first
+  std::vector<std::shared_ptr<const Block>> blocks;  // one per device, the preferred one first
 
   // What other layers keep beside the block, so that the serving path looks nothing up. Both are
   // set by Engine::Prepare, before the block is published, and constant from then on.
