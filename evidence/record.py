@@ -15,6 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "evidence" / "records"
+BUNDLE_COMMIT = ROOT / "dist" / "gpu-bundle" / "commit"
 
 
 def output_of(*command: str) -> str:
@@ -53,6 +54,13 @@ def versions(**more: str) -> dict[str, str]:
     return {name: value for name, value in (found | more).items() if value}
 
 
+def commit() -> str:
+    """The commit of the sources; of a bundle that was built elsewhere, the one it says."""
+    return output_of("git", "rev-parse", "HEAD") or (
+        BUNDLE_COMMIT.read_text().strip() if BUNDLE_COMMIT.exists() else ""
+    )
+
+
 def new_record(
     identifier: str,
     command: str,
@@ -63,7 +71,7 @@ def new_record(
     return {
         "id": identifier,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "commit": output_of("git", "rev-parse", "HEAD"),
+        "commit": commit(),
         # True: the sources differed from the commit when this was measured.
         "modified": bool(output_of("git", "status", "--porcelain", "--", "kernels", "server")),
         "command": command,
@@ -75,6 +83,47 @@ def new_record(
         "ceilings": {},
         "results": [],
     }
+
+
+def case_name(result: dict[str, Any]) -> str:
+    return " ".join(str(value) for value in result["case"].values())
+
+
+def origin(record: dict[str, Any]) -> tuple[str | None, ...]:
+    """What results must share to stand in one record."""
+    return record["commit"], *(record["hardware"].get(part) for part in ("cpu", "gpu"))
+
+
+def merge(record: dict[str, Any]) -> set[str]:
+    """Adds the cases that an earlier run of the same commit on the same hardware left in the file.
+
+    The names of the cases added.
+    """
+    path = RECORDS / f"{record['id']}.json"
+    if not path.exists():
+        return set()
+    old = json.loads(path.read_text())
+    if origin(old) != origin(record):
+        return set()
+    new = {case_name(result) for result in record["results"]}
+    kept = [result for result in old["results"] if case_name(result) not in new]
+    record["results"] += kept
+    return {case_name(result) for result in kept}
+
+
+def write_samples(
+    identifier: str, samples: dict[str, dict[str, list[float]]], kept: set[str]
+) -> Path:
+    """Raw samples beside the record: case, contender, values; of kept cases those in the file."""
+    path = RECORDS / f"{identifier}.samples.json"
+    old = json.loads(path.read_text()) if kept and path.exists() else {}
+    merged = {name: by_name for name, by_name in old.items() if name in kept} | samples
+    lines = []
+    for name, by_name in merged.items():
+        rounded = {key: [round(value, 3) for value in values] for key, values in by_name.items()}
+        lines.append(f"{json.dumps(name)}: {json.dumps(rounded)}")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return path
 
 
 def write(record: dict[str, Any]) -> Path:

@@ -11,7 +11,6 @@ with those that the record already has from the same commit and GPU, and the raw
 import argparse
 import ctypes
 import json
-import random
 import shutil
 import statistics
 import sys
@@ -25,6 +24,7 @@ import torch.nn.functional as functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "evidence"))
 import record as records  # noqa: E402
+import timing  # noqa: E402
 
 SEED = 20240607
 L2_BYTES = 64 << 20
@@ -136,49 +136,8 @@ def exact(
     return h + (functional.silu(gate) * up) @ wide[3].T
 
 
-def capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    graph.replay()
-    torch.cuda.synchronize()
-    return graph
-
-
-def time_replays(replay: Callable[[], None], count: int) -> float:
-    """Microseconds of one replay, over `count` of them after as many to warm up."""
-    for _ in range(count):
-        replay()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(count):
-        replay()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) * 1e3 / count
-
-
-def take_turns(graphs: dict[str, Callable[[], None]], calls: int) -> dict[str, list[float]]:
-    """Samples of microseconds a call for each contender, in shuffled turns of equal length."""
-    order = random.Random(SEED)
-    counts = {}
-    for name, replay in graphs.items():
-        once = time_replays(replay, 2)
-        counts[name] = max(2, int(TURN_SECONDS * 1e6 / 2 / once))
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(ROUNDS):
-        names = list(graphs)
-        order.shuffle(names)
-        for name in names:
-            samples[name].append(time_replays(graphs[name], counts[name]) / calls)
-    return samples
+def take_turns(replays: dict[str, Callable[[], None]], calls: int) -> timing.Samples:
+    return timing.take_turns(replays, calls, rounds=ROUNDS, turn_seconds=TURN_SECONDS, seed=SEED)
 
 
 def ceilings() -> dict[str, float]:
@@ -193,7 +152,7 @@ def ceilings() -> dict[str, float]:
         "read_tb_s": (lambda: torch.amax(rows, 1), 2e-6 * elements),
         "matmul_tflop_s": (lambda: a @ b, 2e-6 * 8192**3),
     }
-    graphs = {name: capture(run).replay for name, (run, _) in runs.items()}
+    graphs = {name: timing.capture(run) for name, (run, _) in runs.items()}
     samples = take_turns(graphs, 1)
     found = {name: amount / statistics.median(samples[name]) for name, (_, amount) in runs.items()}
     # A read cannot be slower than a copy's read half would be at the copy's total rate.
@@ -227,9 +186,9 @@ def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[
     compiled = torch.compile(packed, mode="max-autotune-no-cudagraphs", dynamic=False)
     first = (xs[0], layers.norm[0], layers.gate_up[0], layers.down[0])
     graphs = {
-        "fuseblock": capture(ours).replay,
-        "torch_eager": capture(peer(eager)).replay,
-        "torch_compile": capture(peer(compiled)).replay,
+        "fuseblock": timing.capture(ours),
+        "torch_eager": timing.capture(peer(eager)),
+        "torch_compile": timing.capture(peer(compiled)),
     }
     few = slice(0, min(tokens, 64))
     reference = exact(first[0][few], *first[1:])
@@ -265,25 +224,11 @@ def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[
     return result, samples
 
 
-def case_key(result: dict[str, Any]) -> tuple:
-    return tuple(result["case"][name] for name in ("hidden", "intermediate", "tokens", "dtype"))
-
-
-def merged(record: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The record with the cases that an earlier run of this commit on this GPU left in the file."""
-    if path.exists():
-        old = json.loads(path.read_text())
-        same = old["commit"] == record["commit"]
-        if same and old["hardware"].get("gpu") == record["hardware"].get("gpu"):
-            new = {case_key(result) for result in record["results"]}
-            record["results"] += [r for r in old["results"] if case_key(r) not in new]
-    record["results"].sort(key=case_key)
-    record["holds"] = all(result["ratio"] >= 1 for result in record["results"])
-    return record
-
-
 def write(record: dict[str, Any], samples: list[tuple], out: Path) -> None:
-    path = records.write(merged(record, records.RECORDS / "gpu_ffn.json"))
+    records.merge(record)
+    record["results"].sort(key=lambda result: tuple(result["case"].values()))
+    record["holds"] = all(result["ratio"] >= 1 for result in record["results"])
+    path = records.write(record)
     raw = records.RECORDS / "gpu_ffn.samples.csv"
     header = "" if raw.exists() else "date,hidden,intermediate,tokens,contender,us\n"
     with raw.open("a") as file:
@@ -309,9 +254,6 @@ def run_all(arguments: argparse.Namespace) -> None:
         seeds=[SEED],
         more_versions={"torch": torch.__version__, "cuda": torch.version.cuda},
     )
-    bundle_commit = records.ROOT / "dist" / "gpu-bundle" / "commit"
-    if not record["commit"] and bundle_commit.exists():
-        record["commit"] = bundle_commit.read_text().strip()
     record["ceilings"] = found
     samples: list[tuple] = []
     slowest = 0.0

@@ -23,7 +23,7 @@ case ${1:-} in
   kernels) programs=() ;;
   *) usage_error "usage: tools/gpu/bundle.sh [kernels]" ;;
 esac
-readonly targets=("${programs[@]##*/}" fuseblock_kernels_cuda fuseblock_gpu_ffn "${tests[@]}")
+readonly targets=("${programs[@]##*/}" fuseblock_kernels_cuda fuseblock_gpu_ffn fuseblock_rows "${tests[@]}")
 
 configure_bundle() {
   local root
@@ -49,7 +49,7 @@ install_bundle() {
   for file in "${tests[@]}"; do
     find "$build_folder/tests" -type f -name "$file" -exec cp {} "$bundle/bin/" \;
   done
-  cp "$build_folder"/lib/libfuseblock_{kernels_cuda,gpu_ffn}.so "$bundle/lib/"
+  cp "$build_folder"/lib/libfuseblock_{kernels_cuda,gpu_ffn,rows}.so "$bundle/lib/"
   for file in "$bundle"/bin/* "$bundle"/lib/libfuseblock_*.so; do
     needed_libraries "$file"
   done | sort -u | while read -r library; do

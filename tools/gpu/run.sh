@@ -120,8 +120,14 @@ run_sanitize() {
   finish
 }
 
-# The words that --filter takes: part of HIDDEN/INTERMEDIATE, or rpc for requests through the server.
+# The words that --filter takes: part of HIDDEN/INTERMEDIATE for the feed-forward path; rpc for
+# requests through the server; memory, or memory/ and part of KERNEL/SHAPE/DTYPE, for the row kernels.
 run_bench() {
+  if [[ $filter == memory* ]]; then
+    python3 tools/gpu/bench_rows.py --library "$lib/libfuseblock_rows.so" \
+      --filter "$(within memory)" --seconds "$(($(seconds_left) - 15))" --out "$out"
+    return
+  fi
   if [[ $filter == rpc ]]; then
     local server=$bin/fuseblock-server client=$bin/fuseblock
     [[ -x $server ]] || server=$PWD/build/cuda/server/fuseblock-server client=$PWD/build/cuda/client/cli/fuseblock
@@ -132,7 +138,28 @@ run_bench() {
     --seconds "$(seconds_left)" --out "$out" "$@"
 }
 
+# within memory: what --filter says after "memory/".
+within() {
+  local word=${filter#"$1"}
+  printf '%s' "${word#/}"
+}
+
+# The profiler sees each row kernel once, after a launch of PyTorch's that marks it.
+profile_rows() {
+  timeout "$(seconds_left)" ncu --clock-control none --set full --profile-from-start off \
+    --force-overwrite --export "$logs/profile" \
+    python3 tools/gpu/bench_rows.py --library "$lib/libfuseblock_rows.so" --profile \
+    --filter "$(within memory)" --out "$logs"
+  ncu --import "$logs/profile.ncu-rep" --page raw --csv >"$logs/profile.csv"
+  python3 tools/gpu/profile_table.py "$logs/profile.csv" --cases "$logs/profile_cases.json" \
+    --out "$out"
+}
+
 run_profile() {
+  if [[ $filter == memory* ]]; then
+    profile_rows
+    return
+  fi
   timeout "$(seconds_left)" ncu --clock-control none --set full --profile-from-start off \
     --kernel-name "regex:${filter:-.}" --launch-count 40 --force-overwrite --export "$logs/profile" \
     python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" --profile --out "$logs"

@@ -1,0 +1,119 @@
+"""The arithmetic of the benchmarks: bars, merged records, the profiler's table."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path += [str(ROOT / folder) for folder in ("evidence", "tools/bench", "tools/gpu")]
+import bars  # noqa: E402
+import profile_table  # noqa: E402
+import record as records  # noqa: E402
+
+
+def result(kernel="silu", shape="16384x8192", value=100.0, floor=96.0, **peers):
+    peers = peers or {"torch_eager": 300.0, "torch_compile": 98.0}
+    case = {"kernel": kernel, "rows": 1, "cols": 1, "dtype": "bf16", "shape": shape}
+    return {"case": case, "value": value, "floor": floor, "peers": peers}
+
+
+@pytest.mark.parametrize(
+    ("case", "bar", "holds"),
+    [
+        (result(), 0.95, True),
+        (result(floor=94.9), 0.95, False),
+        (result("rope", "8192x32x128", floor=90.0), 0.90, True),
+        (result("causal_softmax", "16x2048x2048", floor=84.0), 0.85, False),
+        # A small shape is held to torch.compile, however fast eager is.
+        (result(shape="256x4096", torch_eager=50.0, torch_compile=101.0), 1.0, True),
+        (result(shape="256x4096", torch_eager=500.0, torch_compile=99.0), 1.0, False),
+    ],
+)
+def test_a_case_is_held_to_the_first_bar_that_applies(case, bar, holds):
+    bars.judge(case, bars.GPU)
+    assert case["bar"]["at_least"] == bar
+    assert case["holds"] is holds
+
+
+def test_the_ratio_is_to_the_best_peer():
+    case = result("swiglu", "512x4096", torch_eager=140.0, torch_compile=400.0)
+    bars.judge(case, bars.CPU)
+    assert case["ratio"] == 1.4
+    assert not case["holds"]
+    embedding = result("embedding", "512x4096", torch_eager=140.0, torch_compile=400.0)
+    bars.judge(embedding, bars.CPU)
+    assert embedding["holds"]
+
+
+def test_a_record_without_a_wanted_case_does_not_hold():
+    record = {"results": [result()]}
+    bars.judge(record["results"][0], bars.GPU)
+    assert bars.holds(record, ["a"], ["a"])
+    assert not bars.holds(record, ["a", "b"], ["a"])
+    assert record["missing"] == ["b"]
+
+
+def new_record(results, commit="c", gpu="g"):
+    hardware = {"cpu": "x", "gpu": gpu}
+    return {"id": "r", "commit": commit, "hardware": hardware, "results": results}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    return tmp_path
+
+
+def test_cases_of_an_earlier_run_stay_until_they_are_measured_again(folder):
+    records.write(new_record([result("silu", value=1.0), result("gelu_erf", value=2.0)]))
+    record = new_record([result("silu", value=3.0)])
+    kept = records.merge(record)
+    assert [r["value"] for r in record["results"]] == [3.0, 2.0]
+    assert kept == {"gelu_erf 1 1 bf16 16384x8192"}
+
+
+@pytest.mark.parametrize("other", [{"commit": "d"}, {"gpu": "h"}])
+def test_cases_of_another_commit_or_machine_go(folder, other):
+    records.write(new_record([result("gelu_erf")]))
+    record = new_record([result("silu")], **other)
+    assert records.merge(record) == set()
+    assert len(record["results"]) == 1
+
+
+def test_samples_are_kept_with_their_cases(folder):
+    records.write_samples("r", {"a": {"ours": [1.0]}, "b": {"ours": [2.0]}}, set())
+    path = records.write_samples("r", {"b": {"ours": [3.00049]}}, {"a"})
+    assert json.loads(path.read_text()) == {"a": {"ours": [1.0]}, "b": {"ours": [3.0]}}
+    records.write_samples("r", {"c": {"ours": [4.0]}}, set())
+    assert list(json.loads(path.read_text())) == ["c"]
+
+
+HEADER = (
+    '"ID","Kernel Name","gpu__time_duration.sum","dram__bytes_read.sum","dram__bytes_write.sum",'
+    '"launch__registers_per_thread","launch__shared_mem_per_block"'
+)
+CSV = f"""==PROF== Disconnected
+{HEADER}
+"","","us","Mbyte","Kbyte","register/thread","byte/block"
+"0","at::native::vectorized_elementwise_kernel","1.0","9","9","16","0"
+"1","fuseblock::Rows<float>","100.5","1,000.5","999","40","2,048"
+"2","fuseblock::Finish<float>","10","0.5","1","20","0"
+"3","at::native::vectorized_elementwise_kernel","1.0","9","9","16","0"
+"4","fuseblock::Other<float>","7","3","0","32","0"
+"""
+
+
+def test_launches_after_a_mark_are_one_case(tmp_path):
+    path = tmp_path / "profile.csv"
+    path.write_text(CSV)
+    groups = profile_table.grouped(profile_table.read(path))
+    assert [len(group) for group in groups] == [2, 1]
+    ran = {"case": {"kernel": "rows"}, "calls": 1, "bytes": 990_000_000}
+    found = profile_table.result_of(ran, groups[0])
+    assert found["value"] == pytest.approx(1002.0)
+    assert found["us"] == 110.5
+    assert (found["registers"], found["shared_kib"]) == (40, 2)
+    assert found["kernel"] == "fuseblock::Rows<float>"
+    assert found["ratio"] == pytest.approx(0.988)
