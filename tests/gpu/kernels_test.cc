@@ -67,6 +67,30 @@ TEST_P(GpuKernels, AddResidual) {
   });
 }
 
+// A kernel's blocks may be on the device before its predecessor has ended: what they read must not
+// be older than what it wrote.
+TEST(GpuChain, EachKernelSeesWhatTheOneBeforeWrote) {
+  constexpr int kPairs = 5000;
+  GpuStream stream;
+  Tensor ones(DType::kF32, 64, 4096);
+  for (int64_t row = 0; row < 64; ++row) {
+    for (int64_t column = 0; column < 4096; ++column) ones.Set(row, column, 1);
+  }
+  DeviceRows one(ones.Copy()), a(DType::kF32, 64, 4096), b(DType::kF32, 64, 4096);
+  ASSERT_TRUE(AddResidual(stream.context(), one.view(), one.view(), a.view()).ok());
+  for (int i = 0; i < kPairs; ++i) {
+    ASSERT_TRUE(AddResidual(stream.context(), a.view(), one.view(), b.view()).ok());
+    ASSERT_TRUE(AddResidual(stream.context(), b.view(), one.view(), a.view()).ok());
+  }
+  stream.Wait();
+  const Tensor& sum = a.Read();
+  for (int64_t row = 0; row < 64; ++row) {
+    for (int64_t column = 0; column < 4096; ++column) {
+      ASSERT_EQ(sum.At(row, column), 2 + 2 * kPairs) << row << ", " << column;
+    }
+  }
+}
+
 TEST_P(GpuKernels, Silu) {
   ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
     DeviceRows x = Input(GetParam(), kRows, columns, layout, 1);
