@@ -40,6 +40,22 @@ __device__ float RoundTo(float value) {
   return ToFloat(FromFloat<T>(value));
 }
 
+// One access to global memory: the compiler splits the assignment of a uint4 that was put together
+// from smaller parts.
+__device__ inline void StorePiece(uint4* to, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ inline void StorePiece(uint2* to, uint2 v) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(v.x), "r"(v.y)
+               : "memory");
+}
+__device__ inline void StorePiece(uint* to, uint v) { *to = v; }
+
 template <typename T, int N>
 struct Unit {
   static constexpr int kBytes = N * static_cast<int>(sizeof(T));
@@ -71,7 +87,7 @@ struct Unit {
     } else {
 #pragma unroll
       for (int i = 0; i < kBytes / kPiece; ++i) {
-        reinterpret_cast<Piece*>(to)[i] = reinterpret_cast<const Piece*>(v)[i];
+        StorePiece(reinterpret_cast<Piece*>(to) + i, reinterpret_cast<const Piece*>(v)[i]);
       }
     }
   }
