@@ -76,6 +76,36 @@ struct Unit {
       }
     }
   }
+  // The same for what nobody reads again: it leaves the caches first.
+  __device__ void LoadAlignedOnce(const T* from) {
+    if constexpr (N == 1) {
+      v[0] = from[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBytes / kPiece; ++i) {
+        reinterpret_cast<Piece*>(v)[i] = __ldcs(reinterpret_cast<const Piece*>(from) + i);
+      }
+    }
+  }
+  // All of it when kVector, which says that it is aligned and whole; else the first `count`.
+  template <bool kVector, bool kOnce = false, typename Count>
+  __device__ void Load(const T* from, Count count) {
+    if constexpr (!kVector) {
+      LoadSome(from, count < N ? static_cast<int>(count) : N);
+    } else if constexpr (kOnce) {
+      LoadAlignedOnce(from);
+    } else {
+      LoadAligned(from);
+    }
+  }
+  template <bool kVector, typename Count>
+  __device__ void Store(T* to, Count count) const {
+    if constexpr (kVector) {
+      StoreAligned(to);
+    } else {
+      StoreSome(to, count < N ? static_cast<int>(count) : N);
+    }
+  }
   // The first `count` elements, zeros after them.
   __device__ void LoadSome(const T* from, int64_t count) {
 #pragma unroll
