@@ -1,6 +1,6 @@
 // The CUDA launcher of add_rms_norm (add_rms_norm.h).
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
-#include "kernels/base/rms_rows.cuh"
+#include "kernels/base/rms_norm.cuh"
 
 namespace fuseblock {
 namespace {
@@ -32,13 +32,10 @@ struct SumSource {
       residual_out = static_cast<T*>(residual_out) + offset;
     }
   }
-  __device__ void LoadAligned(Raw& raw, int64_t col) const {
-    raw.x.LoadAligned(x + col);
-    raw.r.LoadAligned(r + col);
-  }
-  __device__ void LoadSome(Raw& raw, int64_t col, int64_t left) const {
-    raw.x.LoadSome(x + col, left);
-    raw.r.LoadSome(r + col, left);
+  template <bool kVector, bool kOnce, typename Left>
+  __device__ void Load(Raw& raw, int64_t col, Left left) const {
+    raw.x.template Load<kVector, kOnce>(x + col, left);
+    raw.r.template Load<kVector, kOnce>(r + col, left);
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll
@@ -47,26 +44,23 @@ struct SumSource {
       if (rounded) h[i] = RoundTo<T>(h[i]);
     }
   }
-  __device__ void Store(const float (&h)[kUnit], int64_t col, int64_t left, bool vector) const {
+  template <bool kVector, typename Left>
+  __device__ void Store(const float (&h)[kUnit], int64_t col, Left left) const {
     if (residual_out == nullptr) return;
     if (residual_out_float) {
-      StoreAs(static_cast<float*>(residual_out) + col, h, left, vector);
+      StoreAs<kVector>(static_cast<float*>(residual_out) + col, h, left);
     } else {
-      StoreAs(static_cast<T*>(residual_out) + col, h, left, vector);
+      StoreAs<kVector>(static_cast<T*>(residual_out) + col, h, left);
     }
   }
 
  private:
-  template <typename Out>
-  static __device__ void StoreAs(Out* to, const float (&h)[kUnit], int64_t left, bool vector) {
+  template <bool kVector, typename Out, typename Left>
+  static __device__ void StoreAs(Out* to, const float (&h)[kUnit], Left left) {
     Unit<Out, kUnit> out;
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) out.v[i] = FromFloat<Out>(h[i]);
-    if (vector) {
-      out.StoreAligned(to);
-    } else {
-      out.StoreSome(to, left);
-    }
+    out.template Store<kVector>(to, left);
   }
 };
 
@@ -83,14 +77,11 @@ int LaunchAddRmsNorm(const FuseblockCudaRows* x, const FuseblockCudaRows* r, con
     return cudaErrorInvalidValue;
   }
   if (weight == nullptr) weight_dtype = y->dtype;
+  const RmsParams params{eps, weight_offset, normalised_first != 0};
   return VisitCudaFloat(y->dtype, [&](auto value) {
     using T = decltype(value);
     return VisitSameOrFloat(value, y->dtype, weight_dtype, [&](auto w) {
       using Source = SumSource<T>;
-      RmsRowsParams p{x->rows, x->cols, y->stride, eps, weight_offset, normalised_first != 0};
-      p.vector = Aligned16(*x) && Aligned16(*r) && Aligned16(*y) &&
-                 (residual_out == nullptr || Aligned16(*residual_out)) &&
-                 Aligned16(weight, 1, 0, 1) && x->cols % Source::kUnit == 0;
       Source source{static_cast<T*>(x->data), static_cast<T*>(r->data), x->stride, r->stride};
       source.rounded = hf_sum != 0;
       if (residual_out != nullptr) {
@@ -98,8 +89,10 @@ int LaunchAddRmsNorm(const FuseblockCudaRows* x, const FuseblockCudaRows* r, con
         source.residual_out_stride = residual_out->stride;
         source.residual_out_float = residual_out->dtype == float_dtype;
       }
-      return LaunchRmsRows(p, source, static_cast<const decltype(w)*>(weight),
-                           static_cast<T*>(y->data), static_cast<cudaStream_t>(stream));
+      const bool aligned =
+          Aligned16(*x) && Aligned16(*r) && (residual_out == nullptr || Aligned16(*residual_out));
+      return LaunchRmsRows<T, decltype(w)>(*y, weight, params, aligned, source,
+                                           static_cast<cudaStream_t>(stream));
     });
   });
 }

@@ -40,6 +40,22 @@ __device__ float RoundTo(float value) {
   return ToFloat(FromFloat<T>(value));
 }
 
+// One access to global memory: the compiler splits the assignment of a uint4 that was put together
+// from smaller parts.
+__device__ inline void StorePiece(uint4* to, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ inline void StorePiece(uint2* to, uint2 v) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(v.x), "r"(v.y)
+               : "memory");
+}
+__device__ inline void StorePiece(uint* to, uint v) { *to = v; }
+
 template <typename T, int N>
 struct Unit {
   static constexpr int kBytes = N * static_cast<int>(sizeof(T));
@@ -60,6 +76,36 @@ struct Unit {
       }
     }
   }
+  // The same for what nobody reads again: it leaves the caches first.
+  __device__ void LoadAlignedOnce(const T* from) {
+    if constexpr (N == 1) {
+      v[0] = from[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kBytes / kPiece; ++i) {
+        reinterpret_cast<Piece*>(v)[i] = __ldcs(reinterpret_cast<const Piece*>(from) + i);
+      }
+    }
+  }
+  // All of it when kVector, which says that it is aligned and whole; else the first `count`.
+  template <bool kVector, bool kOnce = false, typename Count>
+  __device__ void Load(const T* from, Count count) {
+    if constexpr (!kVector) {
+      LoadSome(from, count < N ? static_cast<int>(count) : N);
+    } else if constexpr (kOnce) {
+      LoadAlignedOnce(from);
+    } else {
+      LoadAligned(from);
+    }
+  }
+  template <bool kVector, typename Count>
+  __device__ void Store(T* to, Count count) const {
+    if constexpr (kVector) {
+      StoreAligned(to);
+    } else {
+      StoreSome(to, count < N ? static_cast<int>(count) : N);
+    }
+  }
   // The first `count` elements, zeros after them.
   __device__ void LoadSome(const T* from, int64_t count) {
 #pragma unroll
@@ -71,7 +117,7 @@ struct Unit {
     } else {
 #pragma unroll
       for (int i = 0; i < kBytes / kPiece; ++i) {
-        reinterpret_cast<Piece*>(to)[i] = reinterpret_cast<const Piece*>(v)[i];
+        StorePiece(reinterpret_cast<Piece*>(to) + i, reinterpret_cast<const Piece*>(v)[i]);
       }
     }
   }

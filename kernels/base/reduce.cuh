@@ -22,9 +22,11 @@ struct Sum {
 
 struct Max {
   static __device__ float Identity() { return -__int_as_float(0x7f800000); }
-  // fmaxf would drop a NaN; a comparison with one is false, so that b, or a + b, carries it on.
+  // fmaxf would drop a NaN.
   __device__ float operator()(float a, float b) const {
-    return a > b ? a : (b == b && a == a ? b : a + b);
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
   }
 };
 

@@ -21,4 +21,19 @@ inline double SiluEagerFp64(double x) {
   return SiluFp64(x);
 }
 
+// x Phi(x), by erfc, which keeps its precision where 1 + erf would cancel.
+inline double GeluErfFp64(double x) {
+  if (x == -std::numeric_limits<double>::infinity()) return -0.0;
+  return 0.5 * x * std::erfc(-x * 0.70710678118654752440);
+}
+
+// x (1 + tanh u) / 2 is x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+inline double GeluTanhFp64(double x) {
+  if (x == -std::numeric_limits<double>::infinity()) return -0.0;
+  const double v = 1.59576912160573071176 * (x + 0.044715 * x * x * x);
+  if (x >= 0 || std::isnan(x)) return x / (1 + std::exp(-v));
+  const double e = std::exp(v);
+  return x * e / (1 + e);
+}
+
 }  // namespace fuseblock

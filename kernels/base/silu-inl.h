@@ -1,5 +1,5 @@
 // SiLU on vectors, for one Highway target at a time: shared by silu and swiglu.
-#include "kernels/base/simd-inl.h"
+#include "kernels/base/exp-inl.h"
 
 #if defined(FUSEBLOCK_KERNELS_BASE_SILU_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FUSEBLOCK_KERNELS_BASE_SILU_INL_H_
@@ -11,46 +11,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace fuseblock {
 namespace HWY_NAMESPACE {
-
-// 2^k for whole k from -126 to 127.
-HWY_INLINE VF PowerOfTwo(VF k) {
-  const DI32 di;
-  const auto biased = hn::Add(hn::ConvertTo(di, k), hn::Set(di, 127));
-  return hn::BitCast(DF(), hn::ShiftLeft<23>(biased));
-}
-
-struct Exponential {
-  VF fraction;      // 0.707 .. 1.415
-  VF exponent;      // whole
-  VF power_of_two;  // 2^exponent where that is a normal number
-};
-
-// e^x = fraction * 2^exponent, within 1 ulp of the fraction, for |x| <= 300. With k = x / ln 2
-// rounded and r = x - k ln 2, |r| <= 0.347, e^r is 1 + r + r^2 q(r), q a minimax polynomial
-// (Chebyshev fit, 1.4e-9). ln 2 is split so that k * kLn2High is exact without FMA. Roundings, in
-// ulps of a fraction in [0.707, 1): the last sum 0.5, r + r^2 q 0.25, r's own 0.13, q's 0.1.
-HWY_INLINE Exponential Exp(VF x) {
-  const DF d;
-  constexpr float kLn2High = 0x1.62ep-1f;
-  constexpr float kLn2Low = 0x1.0bfbe8p-15f;
-  constexpr float kLog2E = 0x1.715476p+0f;
-  // Adding 1.5 * 2^23 rounds to a whole number, which then is in the low bits; 127 more make it the
-  // biased exponent of 2^k.
-  const VF shift = hn::Set(d, 0x1.8p+23f + 127);
-  const VF shifted = hn::MulAdd(x, hn::Set(d, kLog2E), shift);
-  const VF k = hn::Sub(shifted, shift);
-  const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(DU32(), shifted)));
-  VF r = hn::NegMulAdd(k, hn::Set(d, kLn2High), x);
-  r = hn::NegMulAdd(k, hn::Set(d, kLn2Low), r);
-  VF q = hn::Set(d, 0x1.a125f6p-13f);
-  q = hn::MulAdd(q, r, hn::Set(d, 0x1.6d444ap-10f));
-  q = hn::MulAdd(q, r, hn::Set(d, 0x1.1110ep-7f));
-  q = hn::MulAdd(q, r, hn::Set(d, 0x1.5554e8p-5f));
-  q = hn::MulAdd(q, r, hn::Set(d, 0x1.555556p-3f));
-  q = hn::MulAdd(q, r, hn::Set(d, 0.5f));
-  const VF fraction = hn::Add(hn::MulAdd(hn::Mul(r, r), q, r), hn::Set(d, 1.0f));
-  return {fraction, k, power};
-}
 
 // x / (1 + e^-x), rounded as that expression is in FP32: an error of at most e^x's 2 units of
 // 2^-24, and one each for the sum and the quotient. For x > kNear, where e^-x is in range.

@@ -1,7 +1,7 @@
 // Every row kernel at small shapes that reach each of its code paths (a warp, 4, 8 and 16 warps a
-// row, two rounds; vectors and single elements; tails), each time aligned, off by one element and
-// as rows of a wider tensor, with equal bits. Small enough for compute-sanitizer; values are the
-// ladder's affair.
+// row, 16 with twice the elements a thread, several rounds; vectors and single elements; tails),
+// each time aligned, off by one element and as rows of a wider tensor, with equal bits. Small
+// enough for compute-sanitizer; values are the ladder's affair.
 #include "absl/strings/str_cat.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
@@ -15,7 +15,7 @@ namespace fuseblock::testing {
 namespace {
 
 constexpr int64_t kRows = 3;
-constexpr int64_t kColumns[] = {1, 5, 64, 576, 1027, 4104, 8200, 16392};
+constexpr int64_t kColumns[] = {1, 5, 64, 576, 1027, 2056, 4104, 8200, 16392};
 constexpr Layout kLayouts[] = {{0, 0}, {1, 0}, {0, 8}, {3, 5}};
 
 class GpuKernels : public ::testing::TestWithParam<DType> {

@@ -1,0 +1,71 @@
+// RMS normalisation as a policy of rows.cuh, for rms_norm and add_rms_norm.
+//
+// The sum of squares is by FMA, and the factor 1 / sqrt within 1 ulp of FP32 (InverseSqrt).
+#pragma once
+
+#include "kernels/base/inverse_sqrt.cuh"
+#include "kernels/base/rows.cuh"
+
+namespace fuseblock {
+
+struct RmsParams {
+  float eps, weight_offset;
+  bool normalised_first;
+};
+
+template <typename Y, typename W>
+struct RmsPolicy {
+  static constexpr float kFill = 0.0f;
+  static constexpr int kReductions = 1;
+  static constexpr int kColumnBytes = sizeof(W);
+  template <int N>
+  using Columns = Unit<W, N>;
+
+  Y* y;
+  int64_t y_stride;
+  const W* weight;  // null: none
+  float inverse_cols;
+  RmsParams params;
+
+  template <bool kVector, int N, typename Left>
+  __device__ void LoadColumns(Columns<N>& w, int64_t col, Left left) const {
+    if (weight != nullptr) w.template Load<kVector>(weight + col, left);
+  }
+
+  // The scale.
+  template <typename Row, typename Reducer>
+  __device__ float Reduce(Row& row, Reducer reduce) const {
+    float sum[1] = {0.0f};
+    row.ForEach([&](const auto& h, auto) {
+#pragma unroll
+      for (const float value : h) sum[0] = __fmaf_rn(value, value, sum[0]);
+    });
+    reduce(sum, Sum());
+    return InverseSqrt(sum[0] * inverse_cols + params.eps);
+  }
+
+  template <bool kVector, bool kKept, int N, typename Left>
+  __device__ void Write(float scale, const Columns<N>& w, const float (&h)[N], int64_t row,
+                        int64_t col, Left left) const {
+    Unit<Y, N> out;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float factor = weight == nullptr ? 1.0f : ToFloat(w.v[i]) + params.weight_offset;
+      float n = h[i] * scale;
+      if (params.normalised_first) n = RoundTo<Y>(n);
+      out.v[i] = FromFloat<Y>(n * factor);
+    }
+    out.template Store<kVector>(y + row * y_stride + col, left);
+  }
+};
+
+template <typename Y, typename W, typename Source>
+cudaError_t LaunchRmsRows(const FuseblockCudaRows& y, const void* weight, const RmsParams& params,
+                          bool aligned, const Source& source, cudaStream_t stream) {
+  aligned = aligned && Aligned16(y) && Aligned16(weight, 1, 0, 1);
+  const RmsPolicy<Y, W> policy{static_cast<Y*>(y.data), y.stride, static_cast<const W*>(weight),
+                               1.0f / static_cast<float>(y.cols), params};
+  return LaunchRows({y.rows, y.cols}, aligned, source, policy, stream);
+}
+
+}  // namespace fuseblock
