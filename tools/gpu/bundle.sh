@@ -14,9 +14,9 @@ for library in steps packages build; do
 done
 
 readonly build_folder=build/gpu-bundle bundle=dist/gpu-bundle size_max_mib=45
-# The tests of CMake targets of the same names.
+# Tests, and what the ladder allows, of CMake targets of the same names.
 readonly tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_large_test
-  gpu_engine_test numerics_rungs_test)
+  gpu_engine_test numerics_rungs_test numerics_bounds)
 programs=(server/fuseblock-server client/cli/fuseblock)
 case ${1:-} in
   '') ;;

@@ -27,7 +27,7 @@ find_programs() {
       for library in steps packages build; do source "tools/dev/lib/$library.sh"; done
       build cuda'
     bin=$PWD/build/cuda/tests/gpu lib=$PWD/build/cuda/lib
-    ln -sf ../numerics/numerics_rungs_test "$bin/"
+    ln -sf ../numerics/numerics_{rungs_test,bounds} "$bin/"
   fi
   export FUSEBLOCK_CUDA_LIBRARY=$lib/libfuseblock_kernels_cuda.so
   if [[ -z ${FUSEBLOCK_CUBLASLT:-} ]]; then
@@ -121,8 +121,15 @@ run_sanitize() {
 }
 
 # The words that --filter takes: part of HIDDEN/INTERMEDIATE for the feed-forward path; rpc for
-# requests through the server; memory, or memory/ and part of KERNEL/SHAPE/DTYPE, for the row kernels.
+# requests through the server; memory, or memory/ and part of KERNEL/SHAPE/DTYPE, for the row kernels;
+# numerics, or numerics/ and part of KERNEL/DTYPE, for their errors.
 run_bench() {
+  if [[ $filter == numerics* ]]; then
+    timeout "$(seconds_left)" python3 tools/bench/numerics.py --device cuda:0 \
+      --library "$lib/libfuseblock_rows.so" --bounds "$bin/numerics_bounds" \
+      --filter "$(within numerics)" --out "$out"
+    return
+  fi
   if [[ $filter == memory* ]]; then
     python3 tools/gpu/bench_rows.py --library "$lib/libfuseblock_rows.so" \
       --filter "$(within memory)" --seconds "$(($(seconds_left) - 15))" --out "$out"
