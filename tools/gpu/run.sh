@@ -93,6 +93,10 @@ run_test() {
     gpu_engine_test; do
     background "$name" "$bin/$name" "--gtest_filter=$tests"
   done
+  # The example of a program that uses the installed library, where the bundle brings it.
+  if [[ -x $bin/normalise_and_gate ]]; then
+    background normalise_and_gate "$bin/normalise_and_gate" cpu cuda:0
+  fi
   finish
 }
 
