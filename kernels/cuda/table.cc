@@ -9,8 +9,11 @@
 #include "kernels/base/cuda_table.h"
 #include "kernels/base/unary_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/softmax/softmax_cuda.h"
+#include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
 
 namespace fuseblock {
@@ -22,6 +25,9 @@ FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
+FuseblockLayerNorm LaunchLayerNorm;
+FuseblockSoftmax LaunchSoftmax;
+FuseblockSoftmaxMasked LaunchSoftmaxMasked;
 FuseblockEmbedding LaunchEmbedding;
 FuseblockLinearPlan MakeLinearPlan;
 FuseblockLinearPlanFree FreeLinearPlan;
@@ -42,6 +48,9 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("swiglu", LaunchSwiGlu),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
+    Entry("layer_norm", LaunchLayerNorm),
+    Entry("softmax", LaunchSoftmax),
+    Entry("softmax_masked", LaunchSoftmaxMasked),
     Entry("embedding", LaunchEmbedding),
     Entry("linear_plan", MakeLinearPlan),
     Entry("linear_plan_free", FreeLinearPlan),
