@@ -8,6 +8,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/mlp_swiglu/mlp_swiglu.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope/rope.h"
 #include "kernels/silu/silu.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -28,6 +29,7 @@ constexpr KernelEntry kKernels[] = {
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},
     {"embedding", Describe<EmbeddingImplementations>},
+    {"rope", Describe<RopeImplementations>},
     {"linear", Describe<LinearImplementations>},
     {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
 };

@@ -11,6 +11,7 @@
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/rope/rope_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
 
 namespace fuseblock {
@@ -23,6 +24,7 @@ FuseblockSwiGlu LaunchSwiGlu;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
 FuseblockEmbedding LaunchEmbedding;
+FuseblockRope LaunchRope;
 FuseblockLinearPlan MakeLinearPlan;
 FuseblockLinearPlanFree FreeLinearPlan;
 FuseblockLinear RunLinear;
@@ -43,6 +45,7 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
     Entry("embedding", LaunchEmbedding),
+    Entry("rope", LaunchRope),
     Entry("linear_plan", MakeLinearPlan),
     Entry("linear_plan_free", FreeLinearPlan),
     Entry("linear", RunLinear),

@@ -40,5 +40,6 @@ std::vector<Case> SwiGluCases();
 std::vector<Case> RmsNormCases();
 std::vector<Case> AddRmsNormCases();
 std::vector<Case> EmbeddingCases();
+std::vector<Case> RopeCases();
 
 }  // namespace fuseblock::testing
