@@ -9,6 +9,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/mlp_swiglu/mlp_swiglu.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope/rope.h"
 #include "kernels/silu/silu.h"
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
@@ -34,6 +35,7 @@ constexpr KernelEntry kKernels[] = {
     {"softmax", Describe<SoftmaxImplementations>},
     {"softmax_masked", Describe<SoftmaxMaskedImplementations>},
     {"embedding", Describe<EmbeddingImplementations>},
+    {"rope", Describe<RopeImplementations>},
     {"linear", Describe<LinearImplementations>},
     {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
 };

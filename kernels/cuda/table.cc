@@ -12,6 +12,7 @@
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/rope/rope_cuda.h"
 #include "kernels/softmax/softmax_cuda.h"
 #include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
@@ -29,6 +30,7 @@ FuseblockLayerNorm LaunchLayerNorm;
 FuseblockSoftmax LaunchSoftmax;
 FuseblockSoftmaxMasked LaunchSoftmaxMasked;
 FuseblockEmbedding LaunchEmbedding;
+FuseblockRope LaunchRope;
 FuseblockLinearPlan MakeLinearPlan;
 FuseblockLinearPlanFree FreeLinearPlan;
 FuseblockLinear RunLinear;
@@ -52,6 +54,7 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("softmax", LaunchSoftmax),
     Entry("softmax_masked", LaunchSoftmaxMasked),
     Entry("embedding", LaunchEmbedding),
+    Entry("rope", LaunchRope),
     Entry("linear_plan", MakeLinearPlan),
     Entry("linear_plan_free", FreeLinearPlan),
     Entry("linear", RunLinear),

@@ -3,10 +3,12 @@
 //   numerics_bounds COLUMNS...     a line "KERNEL DTYPE ULP" for each kernel and dtype
 //
 // The largest error of any output, in that output's ULP, over rows of those lengths, with all
-// operands of one dtype and one rounding at the end.
+// operands of one dtype and one rounding at the end; "inf" where the ladder's bound is relative to
+// terms that may cancel, and no number of ULP.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,7 @@ bool IsPlain(const Case& c, DType dtype) {
 // a value that is less than 2 / epsilon ULP.
 double Ulp(const OutputError& error, DType dtype, int64_t columns) {
   if (error.bit_exact) return 0.5;
+  if (error.magnitudes) return std::numeric_limits<double>::infinity();
   return 0.5 + error.fp32_roundings(columns) * kUnitRoundoffFp32 * 2 / Traits(dtype).epsilon;
 }
 

@@ -16,12 +16,14 @@
 namespace fuseblock::testing {
 
 enum class OperandKind {
-  kRows,    // [rows, columns], one row per row of the batch
-  kIds,     // [rows] ids into kTableRows rows
-  kTable,   // [kTableRows, columns], the same for every row
-  kVector,  // [columns], the same for every row
+  kRows,       // [rows, columns], one row per row of the batch
+  kIds,        // [rows] ids into kTableRows rows
+  kPositions,  // [rows] positions below kPositions, the last one among them
+  kTable,      // [kTableRows, columns], the same for every row
+  kVector,     // [columns], the same for every row
 };
 inline constexpr int64_t kTableRows = 37;
+inline constexpr int64_t kPositions = 131072;
 
 struct Operand {
   const char* name;

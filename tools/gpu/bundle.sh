@@ -16,7 +16,7 @@ done
 readonly build_folder=build/gpu-bundle bundle=dist/gpu-bundle size_max_mib=45
 # Tests, and what the ladder allows, of CMake targets of the same names.
 readonly tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_large_test
-  gpu_engine_test numerics_rungs_test numerics_bounds)
+  gpu_rope_test gpu_engine_test numerics_rungs_test numerics_bounds)
 readonly examples=(ffn_path normalise_and_gate)
 programs=(server/fuseblock-server client/cli/fuseblock)
 case ${1:-} in

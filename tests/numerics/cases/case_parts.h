@@ -49,5 +49,6 @@ std::vector<Case> LayerNormCases();
 std::vector<Case> SoftmaxCases();
 std::vector<Case> SoftmaxMaskedCases();
 std::vector<Case> EmbeddingCases();
+std::vector<Case> RopeCases();
 
 }  // namespace fuseblock::testing
