@@ -3,10 +3,16 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp_swiglu/mlp_swiglu.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope/rope.h"
 #include "kernels/silu/silu.h"
+#include "kernels/softmax/softmax.h"
+#include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace fuseblock {
@@ -20,10 +26,16 @@ std::vector<ImplementationInfo> Describe() {
 constexpr KernelEntry kKernels[] = {
     {"add_residual", Describe<AddResidualImplementations>},
     {"silu", Describe<SiluImplementations>},
+    {"gelu_erf", Describe<GeluErfImplementations>},
+    {"gelu_tanh", Describe<GeluTanhImplementations>},
     {"swiglu", Describe<SwiGluImplementations>},
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},
+    {"layer_norm", Describe<LayerNormImplementations>},
+    {"softmax", Describe<SoftmaxImplementations>},
+    {"softmax_masked", Describe<SoftmaxMaskedImplementations>},
     {"embedding", Describe<EmbeddingImplementations>},
+    {"rope", Describe<RopeImplementations>},
     {"linear", Describe<LinearImplementations>},
     {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
+#include "kernels/base/status.h"
 
 namespace fuseblock {
 namespace {
@@ -50,6 +51,18 @@ absl::StatusOr<Buffer> Buffer::Allocate(MemoryKind kind, size_t bytes, Device de
   }
   buffer.data_ = static_cast<std::byte*>(p);
   buffer.size_ = bytes;
+  return buffer;
+}
+
+absl::StatusOr<Buffer> Buffer::CopyToDevice(const void* host, size_t bytes, Device device) {
+  FUSEBLOCK_ASSIGN_OR_RETURN(Buffer buffer, Allocate(MemoryKind::kDevice, bytes, device));
+  if (bytes == 0) return buffer;
+  const FuseblockCudaRuntime* cuda = CudaRuntime();
+  FUSEBLOCK_RETURN_IF_ERROR(
+      CudaStatus("copying to the device",
+                 cuda->copy_async(device.index, buffer.data(), host, bytes, nullptr)));
+  FUSEBLOCK_RETURN_IF_ERROR(
+      CudaStatus("copying to the device", cuda->stream_synchronize(device.index, nullptr)));
   return buffer;
 }
 

@@ -28,6 +28,10 @@ class Buffer {
   // for kDevice. 0 bytes is an empty buffer.
   static absl::StatusOr<Buffer> Allocate(MemoryKind kind, size_t bytes, Device device = {});
 
+  // `bytes` of host memory, copied to the GPU `device`; the copy is complete on return. UNAVAILABLE
+  // when there is no CUDA backend, else as Allocate.
+  static absl::StatusOr<Buffer> CopyToDevice(const void* host, size_t bytes, Device device);
+
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   MemoryKind kind() const { return kind_; }

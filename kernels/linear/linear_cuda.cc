@@ -30,19 +30,6 @@ absl::Status CopyRows(const FuseblockCudaRuntime& cuda, Device device, const voi
                     cuda.stream_synchronize(device.index, nullptr));
 }
 
-// A host buffer moved to the device.
-absl::Status MoveToDevice(const FuseblockCudaRuntime& cuda, Device device, Buffer& buffer) {
-  absl::StatusOr<Buffer> moved = Buffer::Allocate(MemoryKind::kDevice, buffer.size(), device);
-  if (!moved.ok()) return moved.status();
-  if (absl::Status s =
-          CopyRows(cuda, device, buffer.data(), buffer.size(), buffer.size(), 1, moved->data());
-      !s.ok()) {
-    return s;
-  }
-  buffer = *std::move(moved);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 LinearWeight::Packed::~Packed() {
@@ -69,7 +56,8 @@ absl::Status PrepareLinearCuda(const void* weight, int64_t stride, LinearWeight:
     }
   }
   if (packed.bias.size() != 0) {
-    FUSEBLOCK_RETURN_IF_ERROR(MoveToDevice(*cuda, packed.device, packed.bias));
+    FUSEBLOCK_ASSIGN_OR_RETURN(
+        packed.bias, Buffer::CopyToDevice(packed.bias.data(), packed.bias.size(), packed.device));
   }
   char algorithm[64] = "";
   const int error =

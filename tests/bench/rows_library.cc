@@ -1,17 +1,24 @@
 // libfuseblock_rows.so: the row kernels behind a few C functions, so that a benchmark in Python can
 // run any of them by name, on the CPU or inside its own CUDA graphs, beside its own peers. What
 // runs is the public C++ call with its checks: what users call is what is timed.
-#include <array>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope/rope.h"
 #include "kernels/silu/silu.h"
+#include "kernels/softmax/softmax.h"
+#include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 #include "server/engine/cpu_team.h"
 
@@ -36,6 +43,10 @@ constexpr RowKernel kRowKernels[] = {
     {"add_residual", 2, 1,
      [](const Context& c, Inputs in, Outputs out) { return AddResidual(c, in[0], in[1], out[0]); }},
     {"silu", 1, 1, [](const Context& c, Inputs in, Outputs out) { return Silu(c, in[0], out[0]); }},
+    {"gelu_erf", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) { return GeluErf(c, in[0], out[0]); }},
+    {"gelu_tanh", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) { return GeluTanh(c, in[0], out[0]); }},
     {"swiglu", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {
        return SwiGlu(c, in[0], in[1], Rounding::kFused, out[0]);
@@ -60,6 +71,13 @@ const RowKernel* Find(const char* name) {
   }
   return nullptr;
 }
+
+struct BoundCall {
+  const RowKernel* kernel = nullptr;
+  ExecutionContext context;
+  std::vector<ConstTensorView> inputs;
+  std::vector<TensorView> outputs;
+};
 
 }  // namespace
 }  // namespace fuseblock
@@ -89,34 +107,42 @@ FUSEBLOCK_EXPORT const char* fuseblock_rows_kernel(size_t number) {
   return number < std::size(fuseblock::kRowKernels) ? fuseblock::kRowKernels[number].name : nullptr;
 }
 
-// cuda_device: -1 for the CPU, with `team` or (null) on this thread; else enqueued on `stream`. 0
-// when it ran or was enqueued; else the error is printed.
-FUSEBLOCK_EXPORT int fuseblock_rows_run(const char* kernel, int cuda_device, void* team,
-                                        void* stream, const FuseblockRowsTensor* inputs,
-                                        size_t input_count, const FuseblockRowsTensor* outputs,
-                                        size_t output_count) {
+// A kernel bound to its operands: cuda_device -1 for the CPU, with `team` or (null) on the caller's
+// thread. Null after an error, which is printed.
+FUSEBLOCK_EXPORT void* fuseblock_rows_bind(const char* kernel, int cuda_device, void* team,
+                                           const FuseblockRowsTensor* inputs, size_t input_count,
+                                           const FuseblockRowsTensor* outputs,
+                                           size_t output_count) {
   const fuseblock::RowKernel* found = fuseblock::Find(kernel);
   if (found == nullptr || found->inputs != input_count || found->outputs != output_count) {
     std::fprintf(stderr, "%s: no such kernel of %zu inputs and %zu outputs\n", kernel, input_count,
                  output_count);
-    return 1;
+    return nullptr;
   }
-  fuseblock::ExecutionContext context;
-  if (cuda_device >= 0) context.device = {fuseblock::DeviceType::kCuda, cuda_device};
-  context.stream = stream;
-  if (team != nullptr) context.parallel_for = static_cast<CpuTeam*>(team)->parallel_for();
+  auto call = std::make_unique<fuseblock::BoundCall>();
+  call->kernel = found;
+  if (cuda_device >= 0) call->context.device = {fuseblock::DeviceType::kCuda, cuda_device};
+  if (team != nullptr) call->context.parallel_for = static_cast<CpuTeam*>(team)->parallel_for();
   const auto view = [&](const FuseblockRowsTensor& tensor) {
     return TensorView(tensor.data, static_cast<DType>(tensor.dtype),
                       absl::MakeConstSpan(tensor.shape, static_cast<size_t>(tensor.rank)),
-                      context.device);
+                      call->context.device);
   };
-  std::array<fuseblock::ConstTensorView, 4> in;
-  std::array<TensorView, 4> out;
-  for (size_t i = 0; i < input_count; ++i) in[i] = view(inputs[i]);
-  for (size_t i = 0; i < output_count; ++i) out[i] = view(outputs[i]);
-  const absl::Status status = found->run(context, absl::MakeConstSpan(in).first(input_count),
-                                         absl::MakeConstSpan(out).first(output_count));
+  for (size_t i = 0; i < input_count; ++i) call->inputs.push_back(view(inputs[i]));
+  for (size_t i = 0; i < output_count; ++i) call->outputs.push_back(view(outputs[i]));
+  return call.release();
+}
+
+FUSEBLOCK_EXPORT void fuseblock_rows_release(void* call) {
+  delete static_cast<fuseblock::BoundCall*>(call);
+}
+
+// Runs it, or enqueues it on that CUDA stream. 0, or 1 after an error, which is printed.
+FUSEBLOCK_EXPORT int fuseblock_rows_run(void* bound, void* stream) {
+  auto& call = *static_cast<fuseblock::BoundCall*>(bound);
+  call.context.stream = stream;
+  const absl::Status status = call.kernel->run(call.context, call.inputs, call.outputs);
   if (status.ok()) return 0;
-  std::fprintf(stderr, "%s: %s\n", kernel, std::string(status.message()).c_str());
+  std::fprintf(stderr, "%s: %s\n", call.kernel->name, std::string(status.message()).c_str());
   return 1;
 }

@@ -4,8 +4,14 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope/rope.h"
 #include "kernels/silu/silu.h"
+#include "kernels/softmax/softmax.h"
+#include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 #include "tests/numerics/cases/case_parts.h"
 
@@ -17,13 +23,31 @@ std::vector<ImplementationInfo> Describe() {
   return DescribeList(kList());
 }
 
+bool IsIndices(const Operand& operand) {
+  return operand.kind == OperandKind::kIds || operand.kind == OperandKind::kPositions;
+}
+
+// One index per row; of positions every fourth is the last, every fourth 0.
+Tensor MakeIndices(const Operand& operand, int64_t rows, uint64_t seed) {
+  const bool ids = operand.kind == OperandKind::kIds;
+  Tensor indices(operand.dtype, rows, 1);
+  Random random(seed);
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t index = random.Below(ids ? kTableRows : kPositions);
+    if (!ids && row % 4 == 1) index = kPositions - 1;
+    if (!ids && row % 4 == 2) index = 0;
+    indices.Set(row, 0, static_cast<double>(index));
+  }
+  return indices;
+}
+
 int64_t OperandRows(const Operand& operand, int64_t rows) {
   if (operand.kind == OperandKind::kTable) return kTableRows;
   return operand.kind == OperandKind::kVector ? 1 : rows;
 }
 
 Placed PlacedInput(const Operand& operand, Tensor& tensor) {
-  const bool flat = operand.kind == OperandKind::kVector || operand.kind == OperandKind::kIds;
+  const bool flat = operand.kind == OperandKind::kVector || IsIndices(operand);
   return {&tensor, flat ? Shape::kVector : Shape::kMatrix};
 }
 
@@ -53,10 +77,16 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
   static const auto* kernels = new std::vector<KernelUnderTest>{
       {"add_residual", Describe<AddResidualImplementations>, AddResidualCases},
       {"silu", Describe<SiluImplementations>, SiluCases},
+      {"gelu_erf", Describe<GeluErfImplementations>, GeluErfCases},
+      {"gelu_tanh", Describe<GeluTanhImplementations>, GeluTanhCases},
       {"swiglu", Describe<SwiGluImplementations>, SwiGluCases},
       {"rms_norm", Describe<RmsNormImplementations>, RmsNormCases},
       {"add_rms_norm", Describe<AddRmsNormImplementations>, AddRmsNormCases},
+      {"layer_norm", Describe<LayerNormImplementations>, LayerNormCases},
+      {"softmax", Describe<SoftmaxImplementations>, SoftmaxCases},
+      {"softmax_masked", Describe<SoftmaxMaskedImplementations>, SoftmaxMaskedCases},
       {"embedding", Describe<EmbeddingImplementations>, EmbeddingCases},
+      {"rope", Describe<RopeImplementations>, RopeCases},
   };
   return *kernels;
 }
@@ -66,11 +96,8 @@ std::vector<Tensor> MakeInputs(const Case& c, int64_t rows, int64_t columns, Pat
   std::vector<Tensor> inputs;
   for (const Operand& operand : c.inputs) {
     seed = Random(seed).Next();
-    if (operand.kind == OperandKind::kIds) {
-      Tensor ids(operand.dtype, rows, 1);
-      Random random(seed);
-      for (int64_t row = 0; row < rows; ++row) ids.Set(row, 0, random.Below(kTableRows));
-      inputs.push_back(std::move(ids));
+    if (IsIndices(operand)) {
+      inputs.push_back(MakeIndices(operand, rows, seed));
       continue;
     }
     inputs.emplace_back(operand.dtype, OperandRows(operand, rows), columns);

@@ -16,12 +16,14 @@
 namespace fuseblock::testing {
 
 enum class OperandKind {
-  kRows,    // [rows, columns], one row per row of the batch
-  kIds,     // [rows] ids into kTableRows rows
-  kTable,   // [kTableRows, columns], the same for every row
-  kVector,  // [columns], the same for every row
+  kRows,       // [rows, columns], one row per row of the batch
+  kIds,        // [rows] ids into kTableRows rows
+  kPositions,  // [rows] positions below kPositions, the last one among them
+  kTable,      // [kTableRows, columns], the same for every row
+  kVector,     // [columns], the same for every row
 };
 inline constexpr int64_t kTableRows = 37;
+inline constexpr int64_t kPositions = 131072;
 
 struct Operand {
   const char* name;
@@ -37,6 +39,11 @@ struct OutputError {
   bool rounds_intermediate = false;
   // The factor of a cell, from the inputs; empty: none.
   std::function<double(const std::vector<Tensor>& inputs, int64_t row, int64_t column)> factor{};
+  // What a cell's roundings are relative to, where that takes a look at whole rows: called once for
+  // the inputs, it gives the function of the cell. Empty: the cell's value.
+  std::function<std::function<double(int64_t row, int64_t column)>(
+      const std::vector<Tensor>& inputs)>
+      magnitudes{};
 };
 
 struct Case {

@@ -1,6 +1,7 @@
 """The row kernels behind the C functions of tests/bench/rows_library.cc, on PyTorch's tensors."""
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 
 import torch
@@ -42,16 +43,17 @@ class RowsLibrary:
         self._c.fuseblock_rows_kernel.argtypes = [ctypes.c_size_t]
         self._c.fuseblock_rows_team_create.restype = ctypes.c_void_p
         self._c.fuseblock_rows_team_destroy.argtypes = [ctypes.c_void_p]
-        self._run = self._c.fuseblock_rows_run
         tensors = [ctypes.POINTER(Tensor), ctypes.c_size_t]
-        self._run.argtypes = [
+        self._c.fuseblock_rows_bind.restype = ctypes.c_void_p
+        self._c.fuseblock_rows_bind.argtypes = [
             ctypes.c_char_p,
             ctypes.c_int,
-            ctypes.c_void_p,
             ctypes.c_void_p,
             *tensors,
             *tensors,
         ]
+        self._c.fuseblock_rows_release.argtypes = [ctypes.c_void_p]
+        self._c.fuseblock_rows_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._team = self._c.fuseblock_rows_team_create(threads)
 
     def close(self) -> None:
@@ -67,20 +69,26 @@ class RowsLibrary:
         self, kernel: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> Callable[[], None]:
         """A call that runs the kernel on these tensors: on a GPU on the stream current then."""
-        name, run, team = kernel.encode(), self._run, self._team
-        ins, outs = described(inputs), described(outputs)
-        counts = len(inputs), len(outputs)
         device = outputs[0].device
+        on_gpu = device.type == "cuda"
+        bound = self._c.fuseblock_rows_bind(
+            kernel.encode(),
+            device.index if on_gpu else -1,
+            self._team,
+            described(inputs),
+            len(inputs),
+            described(outputs),
+            len(outputs),
+        )
+        if not bound:
+            raise RuntimeError(f"{kernel} cannot be bound")
+        handle, run = ctypes.c_void_p(bound), self._c.fuseblock_rows_run
 
-        def on_cpu() -> None:
-            if run(name, -1, team, None, ins, counts[0], outs, counts[1]):
+        def call() -> None:
+            stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else None
+            if run(handle, stream):
                 raise RuntimeError(f"{kernel} failed")
 
-        def on_gpu() -> None:
-            stream = torch.cuda.current_stream(device).cuda_stream
-            if run(name, device.index, None, stream, ins, counts[0], outs, counts[1]):
-                raise RuntimeError(f"{kernel} failed")
-
-        call = on_gpu if device.type == "cuda" else on_cpu
         call.tensors = (inputs, outputs)  # type: ignore[attr-defined]  # live as long as the call
+        weakref.finalize(call, self._c.fuseblock_rows_release, handle)
         return call

@@ -14,9 +14,10 @@ for library in steps packages build; do
 done
 
 readonly build_folder=build/gpu-bundle bundle=dist/gpu-bundle size_max_mib=45
-# The tests of CMake targets of the same names.
+# Tests, and what the ladder allows, of CMake targets of the same names.
 readonly tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_large_test
-  gpu_engine_test numerics_rungs_test)
+  gpu_rope_test gpu_engine_test numerics_rungs_test numerics_bounds)
+readonly examples=(ffn_path normalise_and_gate)
 programs=(server/fuseblock-server client/cli/fuseblock)
 case ${1:-} in
   '') ;;
@@ -34,6 +35,18 @@ configure_bundle() {
     $(cuda_arguments "$root")
 }
 
+# The examples as users build them: from an install tree of the kernels alone.
+build_examples() {
+  local folder=$build_folder-examples
+  cmake -B "$folder/kernels" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFUSEBLOCK_SERVER=OFF \
+    -DFUSEBLOCK_TESTS=OFF &&
+    cmake --build "$folder/kernels" --parallel "$(jobs)" &&
+    cmake --install "$folder/kernels" --prefix "$PWD/$folder/prefix" &&
+    cmake -S examples/kernels -B "$folder/examples" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+      "-DCMAKE_PREFIX_PATH=$PWD/$folder/prefix" &&
+    cmake --build "$folder/examples" --parallel "$(jobs)"
+}
+
 # Shared libraries that the file needs and the host lacks: all but glibc's and the compiler's.
 needed_libraries() {
   ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt|libresolv|libutil|libstdc\+\+|libgcc_s)\.so/ {
@@ -49,6 +62,7 @@ install_bundle() {
   for file in "${tests[@]}"; do
     find "$build_folder/tests" -type f -name "$file" -exec cp {} "$bundle/bin/" \;
   done
+  for file in "${examples[@]}"; do cp "$build_folder-examples/examples/$file" "$bundle/bin/"; done
   cp "$build_folder"/lib/libfuseblock_{kernels_cuda,gpu_ffn,rows}.so "$bundle/lib/"
   for file in "$bundle"/bin/* "$bundle"/lib/libfuseblock_*.so; do
     needed_libraries "$file"
@@ -67,6 +81,7 @@ command -v patchelf >/dev/null || step "installing patchelf" install_debian patc
 [[ -n $(cuda_root) ]] || need_cuda_wheels
 step "configuring (GPU bundle)" configure_bundle
 step "building (GPU bundle)" cmake --build "$build_folder" --parallel "$(jobs)" --target "${targets[@]}"
+step "building the examples (GPU bundle)" build_examples
 step "installing (GPU bundle)" install_bundle
 mib=$(du --summarize --block-size=1M "$bundle" | cut -f1)
 say "$bundle: $mib MiB"

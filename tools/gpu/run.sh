@@ -27,7 +27,7 @@ find_programs() {
       for library in steps packages build; do source "tools/dev/lib/$library.sh"; done
       build cuda'
     bin=$PWD/build/cuda/tests/gpu lib=$PWD/build/cuda/lib
-    ln -sf ../numerics/numerics_rungs_test "$bin/"
+    ln -sf ../numerics/numerics_{rungs_test,bounds} "$bin/"
   fi
   export FUSEBLOCK_CUDA_LIBRARY=$lib/libfuseblock_kernels_cuda.so
   if [[ -z ${FUSEBLOCK_CUBLASLT:-} ]]; then
@@ -90,9 +90,13 @@ run_test() {
       "$bin/numerics_rungs_test" "--gtest_filter=$tests" --gtest_brief=1
   done
   for name in gpu_reduce_test gpu_kernels_test gpu_linear_test gpu_block_test gpu_large_test \
-    gpu_engine_test; do
+    gpu_rope_test gpu_engine_test; do
     background "$name" "$bin/$name" "--gtest_filter=$tests"
   done
+  # The example of a program that uses the installed library, where the bundle brings it.
+  if [[ -x $bin/normalise_and_gate ]]; then
+    background normalise_and_gate "$bin/normalise_and_gate" cpu cuda:0
+  fi
   finish
 }
 
@@ -121,8 +125,15 @@ run_sanitize() {
 }
 
 # The words that --filter takes: part of HIDDEN/INTERMEDIATE for the feed-forward path; rpc for
-# requests through the server; memory, or memory/ and part of KERNEL/SHAPE/DTYPE, for the row kernels.
+# requests through the server; memory, or memory/ and part of KERNEL/SHAPE/DTYPE, for the row kernels;
+# numerics, or numerics/ and part of KERNEL/DTYPE, for their errors.
 run_bench() {
+  if [[ $filter == numerics* ]]; then
+    timeout "$(seconds_left)" python3 tools/bench/numerics.py --device cuda:0 \
+      --library "$lib/libfuseblock_rows.so" --bounds "$bin/numerics_bounds" \
+      --filter "$(within numerics)" --out "$out"
+    return
+  fi
   if [[ $filter == memory* ]]; then
     python3 tools/gpu/bench_rows.py --library "$lib/libfuseblock_rows.so" \
       --filter "$(within memory)" --seconds "$(($(seconds_left) - 15))" --out "$out"

@@ -1,4 +1,4 @@
-"""Installs the build under test, and builds and runs the example against the install tree."""
+"""Installs the build under test, and builds and runs the examples against the install tree."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 EXAMPLE = Path(__file__).resolve().parents[1]
 
 
-def test_the_example_builds_outside_the_tree_and_runs(tmp_path):
+def test_the_examples_build_outside_the_tree_and_run(tmp_path):
     build = os.environ["FUSEBLOCK_BUILD"]
     prefix = tmp_path / "prefix"
     for command in (
@@ -23,3 +23,9 @@ def test_the_example_builds_outside_the_tree_and_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "rms_norm" in done.stdout
     assert "the last row alone has the same bits" in done.stdout
+    gate = tmp_path / "b/normalise_and_gate"
+    done = subprocess.run([gate, "cpu"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "differs from the CPU's by 0 at most" in done.stdout
+    done = subprocess.run([gate, "tpu:0"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "no device tpu:0" in done.stderr) == (1, True)

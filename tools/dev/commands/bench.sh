@@ -1,14 +1,48 @@
-# bench: times the kernels on this machine's CPU: ./dev bench [BENCHMARK ARGUMENT...]
-# Builds tests/bench and runs it; ./dev gpu bench does the same on a GPU.
+# bench: times the kernels on this machine's CPU: ./dev bench [ffn|rpc|memory|numerics] [ARGUMENT...]
+#   ffn, rpc          the programs of tests/bench; without a name: both
+#   memory [WORD]     the row kernels beside PyTorch, 1 and 2 threads: evidence/records/cpu_memory_bound
+#   numerics [WORD]   their largest errors beside PyTorch's: evidence/records/numerics
+# WORD: a part of KERNEL/SHAPE/DTYPE. PyTorch is that of the Python in FUSEBLOCK_TORCH_PYTHON, or is
+# installed. ./dev gpu bench does the same on a GPU.
+
+need_torch() {
+  if [[ -z ${FUSEBLOCK_TORCH_PYTHON:-} ]]; then
+    need_debian build bench
+    need_python bench
+    FUSEBLOCK_TORCH_PYTHON=$(python_of bench)
+  fi
+}
+
+bench_program() {  # NAME ARGUMENT...
+  build release "fuseblock_bench_$1"
+  title "$1"
+  "build/release/tests/bench/fuseblock_bench_$1" "${@:2}"
+}
+
+bench_memory() {  # [WORD]
+  local threads
+  need_torch
+  build release fuseblock_rows
+  for threads in 1 2; do
+    "$FUSEBLOCK_TORCH_PYTHON" tools/bench/bench_rows_cpu.py --threads "$threads" \
+      --library build/release/lib/libfuseblock_rows.so --filter "${1:-}"
+  done
+}
+
+bench_numerics() {  # [WORD]
+  need_torch
+  build release fuseblock_rows numerics_bounds
+  "$FUSEBLOCK_TORCH_PYTHON" tools/bench/numerics.py --device cpu --filter "${1:-}" \
+    --library build/release/lib/libfuseblock_rows.so \
+    --bounds build/release/tests/numerics/numerics_bounds
+}
 
 main() {
-  local program
   need_debian build
-  build release
-  for program in build/release/tests/bench/*; do
-    if [[ -f $program && -x $program ]]; then
-      title "$(basename "$program")"
-      "$program" "$@"
-    fi
-  done
+  case ${1:-} in
+    memory | numerics) "bench_$1" "${@:2}" ;;
+    ffn | rpc) bench_program "$@" ;;
+    '') bench_program ffn && bench_program rpc ;;
+    *) usage_error "no benchmark '$1'; ./dev help bench lists them" ;;
+  esac
 }
