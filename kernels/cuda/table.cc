@@ -8,9 +8,12 @@
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
 #include "kernels/base/cuda_table.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/silu/silu_cuda.h"
+#include "kernels/softmax/softmax_cuda.h"
+#include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
 
 namespace fuseblock {
@@ -20,6 +23,9 @@ FuseblockSilu LaunchSilu;
 FuseblockSwiGlu LaunchSwiGlu;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
+FuseblockLayerNorm LaunchLayerNorm;
+FuseblockSoftmax LaunchSoftmax;
+FuseblockSoftmaxMasked LaunchSoftmaxMasked;
 FuseblockEmbedding LaunchEmbedding;
 FuseblockLinearPlan MakeLinearPlan;
 FuseblockLinearPlanFree FreeLinearPlan;
@@ -38,6 +44,9 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("swiglu", LaunchSwiGlu),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
+    Entry("layer_norm", LaunchLayerNorm),
+    Entry("softmax", LaunchSoftmax),
+    Entry("softmax_masked", LaunchSoftmaxMasked),
     Entry("embedding", LaunchEmbedding),
     Entry("linear_plan", MakeLinearPlan),
     Entry("linear_plan_free", FreeLinearPlan),

@@ -4,8 +4,11 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
+#include "kernels/softmax/softmax.h"
+#include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 #include "tests/numerics/cases/case_parts.h"
 
@@ -56,6 +59,9 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
       {"swiglu", Describe<SwiGluImplementations>, SwiGluCases},
       {"rms_norm", Describe<RmsNormImplementations>, RmsNormCases},
       {"add_rms_norm", Describe<AddRmsNormImplementations>, AddRmsNormCases},
+      {"layer_norm", Describe<LayerNormImplementations>, LayerNormCases},
+      {"softmax", Describe<SoftmaxImplementations>, SoftmaxCases},
+      {"softmax_masked", Describe<SoftmaxMaskedImplementations>, SoftmaxMaskedCases},
       {"embedding", Describe<EmbeddingImplementations>, EmbeddingCases},
   };
   return *kernels;
