@@ -3,6 +3,8 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp_swiglu/mlp_swiglu.h"
@@ -23,6 +25,8 @@ std::vector<ImplementationInfo> Describe() {
 constexpr KernelEntry kKernels[] = {
     {"add_residual", Describe<AddResidualImplementations>},
     {"silu", Describe<SiluImplementations>},
+    {"gelu_erf", Describe<GeluErfImplementations>},
+    {"gelu_tanh", Describe<GeluTanhImplementations>},
     {"swiglu", Describe<SwiGluImplementations>},
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},

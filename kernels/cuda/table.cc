@@ -7,11 +7,11 @@
 #include "kernels/add_residual/add_residual_cuda.h"
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
 #include "kernels/base/cuda_table.h"
+#include "kernels/base/unary_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
-#include "kernels/silu/silu_cuda.h"
 #include "kernels/softmax/softmax_cuda.h"
 #include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
@@ -19,7 +19,9 @@
 namespace fuseblock {
 
 FuseblockAddResidual LaunchAddResidual;
-FuseblockSilu LaunchSilu;
+FuseblockUnary LaunchSilu;
+FuseblockUnary LaunchGeluErf;
+FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
@@ -41,6 +43,8 @@ FuseblockCudaEntry Entry(const char* name, F* function) {
 const FuseblockCudaEntry kEntries[] = {
     Entry("add_residual", LaunchAddResidual),
     Entry("silu", LaunchSilu),
+    Entry("gelu_erf", LaunchGeluErf),
+    Entry("gelu_tanh", LaunchGeluTanh),
     Entry("swiglu", LaunchSwiGlu),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),

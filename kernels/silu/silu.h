@@ -12,19 +12,12 @@
 // Source: Elfwing et al., 2017, https://arxiv.org/abs/1702.03118.
 #pragma once
 
-#include "kernels/base/implementation.h"
+#include "kernels/base/unary.h"
 
 namespace fuseblock {
 
-struct SiluArgs {
-  ConstRows x;
-  Rows y;
-  DType x_dtype, y_dtype;
-};
+absl::Span<const Implementation<UnaryArgs>> SiluImplementations();
 
-absl::Span<const Implementation<SiluArgs>> SiluImplementations();
-
-absl::StatusOr<SiluArgs> CheckSilu(const ConstTensorView& x, const TensorView& y);
 absl::Status Silu(const ExecutionContext& context, const ConstTensorView& x, const TensorView& y);
 
 }  // namespace fuseblock

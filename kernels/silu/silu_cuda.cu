@@ -1,7 +1,6 @@
 // The CUDA launcher of silu (silu.h).
-#include "kernels/base/elementwise.cuh"
 #include "kernels/base/silu.cuh"
-#include "kernels/silu/silu_cuda.h"
+#include "kernels/base/unary.cuh"
 
 namespace fuseblock {
 namespace {
@@ -14,13 +13,7 @@ struct SiluFunction {
 }  // namespace
 
 int LaunchSilu(const FuseblockCudaRows* x, const FuseblockCudaRows* y, void* stream) {
-  return VisitCudaFloat(y->dtype, [&](auto out) {
-    using Out = decltype(out);
-    return VisitSameOrFloat(out, y->dtype, x->dtype, [&](auto in) {
-      return LaunchElementwise<Out, decltype(in), NoInput>(SiluFunction<Out>{}, *y, *x, nullptr,
-                                                           static_cast<cudaStream_t>(stream));
-    });
-  });
+  return LaunchUnaryFunction<SiluFunction>(x, y, stream);
 }
 
 }  // namespace fuseblock

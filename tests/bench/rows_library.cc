@@ -10,6 +10,8 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
 #include "kernels/swiglu/swiglu.h"
@@ -36,6 +38,10 @@ constexpr RowKernel kRowKernels[] = {
     {"add_residual", 2, 1,
      [](const Context& c, Inputs in, Outputs out) { return AddResidual(c, in[0], in[1], out[0]); }},
     {"silu", 1, 1, [](const Context& c, Inputs in, Outputs out) { return Silu(c, in[0], out[0]); }},
+    {"gelu_erf", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) { return GeluErf(c, in[0], out[0]); }},
+    {"gelu_tanh", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) { return GeluTanh(c, in[0], out[0]); }},
     {"swiglu", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {
        return SwiGlu(c, in[0], in[1], Rounding::kFused, out[0]);

@@ -6,6 +6,8 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
@@ -94,13 +96,15 @@ TEST(GpuChain, EachKernelSeesWhatTheOneBeforeWrote) {
   }
 }
 
-TEST_P(GpuKernels, Silu) {
-  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
-    DeviceRows x = Input(GetParam(), kRows, columns, layout, 1);
-    DeviceRows y(GetParam(), kRows, columns, layout);
-    Finish(Silu(stream_.context(), x.view(), y.view()));
-    out.push_back(y.Read().Copy());
-  });
+TEST_P(GpuKernels, Unary) {
+  for (const auto unary : {Silu, GeluErf, GeluTanh}) {
+    ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+      DeviceRows x = Input(GetParam(), kRows, columns, layout, 1);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(unary(stream_.context(), x.view(), y.view()));
+      out.push_back(y.Read().Copy());
+    });
+  }
 }
 
 TEST_P(GpuKernels, SwiGlu) {

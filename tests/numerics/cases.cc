@@ -4,6 +4,8 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
@@ -56,6 +58,8 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
   static const auto* kernels = new std::vector<KernelUnderTest>{
       {"add_residual", Describe<AddResidualImplementations>, AddResidualCases},
       {"silu", Describe<SiluImplementations>, SiluCases},
+      {"gelu_erf", Describe<GeluErfImplementations>, GeluErfCases},
+      {"gelu_tanh", Describe<GeluTanhImplementations>, GeluTanhCases},
       {"swiglu", Describe<SwiGluImplementations>, SwiGluCases},
       {"rms_norm", Describe<RmsNormImplementations>, RmsNormCases},
       {"add_rms_norm", Describe<AddRmsNormImplementations>, AddRmsNormCases},

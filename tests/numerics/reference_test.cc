@@ -71,6 +71,37 @@ TEST(Reference, SiluFarFromZero) {
   });
 }
 
+// By erf and tanh themselves, which lose nothing for x >= 0; gelu(x) - gelu(-x) = x.
+TEST(Reference, GeluByErfAndTanh) {
+  const auto x = [](int64_t, int64_t i) { return static_cast<double>(i) / 8; };
+  auto inputs = List(Make(1, 100, x));
+  ExpectRounded(Reference("gelu_erf", "fp32_to_fp32", inputs)[0], [&](int64_t row, int64_t i) {
+    return 0.5 * x(row, i) * (1 + std::erf(x(row, i) * std::sqrt(0.5)));
+  });
+  ExpectRounded(Reference("gelu_tanh", "fp32_to_fp32", inputs)[0], [&](int64_t row, int64_t i) {
+    const double v = x(row, i);
+    return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+  });
+}
+
+// The tails: Phi(-t) = phi(t) / t (1 - 1/t^2 + 3/t^4 - ...), whose terms fall until t^2, and x
+// e^2u.
+TEST(Reference, GeluFarFromZero) {
+  const auto x = [](int64_t, int64_t i) { return -10 - static_cast<double>(i) / 8; };
+  auto far = List(Make(1, 24, x));
+  ExpectRounded(Reference("gelu_erf", "fp32_to_fp32", far)[0], [&](int64_t row, int64_t i) {
+    const double square = x(row, i) * x(row, i);
+    double sum = 1, term = 1;
+    for (int k = 1; k < 40; k += 2) sum += term *= -k / square;
+    return -std::exp(-square / 2) / std::sqrt(2 * M_PI) * sum;
+  });
+  auto less_far = List(Make(1, 12, [&](int64_t row, int64_t i) { return x(row, i) + 2; }));
+  ExpectRounded(Reference("gelu_tanh", "fp32_to_fp32", less_far)[0], [&](int64_t row, int64_t i) {
+    const double v = x(row, i) + 2;
+    return v * std::exp(2 * std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v));
+  });
+}
+
 // The mean of the squares of 1..n is (n + 1)(2n + 1) / 6.
 TEST(Reference, RmsNormOfAnArithmeticSeries) {
   constexpr int64_t kColumns = 1000;

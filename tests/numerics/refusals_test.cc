@@ -9,6 +9,8 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
@@ -62,12 +64,19 @@ TEST_F(Refusals, AddResidual) {
          "r: expected on cpu, got cuda:1");
 }
 
-TEST_F(Refusals, Silu) {
-  Expect(Silu(context_, At(0, DType::kI32, {4}), At(64, kF32, {4})), "x: expected FP32, got INT32");
-  Expect(Silu(context_, TensorView(buffer_, kF32, {}), TensorView(buffer_ + 1, kF32, {})),
-         "x: expected rank >= 1, got a scalar");
-  Expect(Silu(context_, At(0, kF32, {4}), At(0, kBF16, {4})),
-         "y: must be x itself or not touch it");
+TEST_F(Refusals, Unary) {
+  for (const auto unary : {Silu, GeluErf, GeluTanh}) {
+    Expect(unary(context_, At(0, DType::kI32, {4}), At(64, kF32, {4})),
+           "x: expected FP32, got INT32");
+    Expect(unary(context_, At(0, kBF16, {4}), At(64, kF16, {4})),
+           "x: expected FP16 or FP32, got BF16");
+    Expect(unary(context_, At(0, kF32, {4}), At(64, kF32, {2, 2})),
+           "y: expected the shape of x [4], got [2, 2]");
+    Expect(unary(context_, TensorView(buffer_, kF32, {}), TensorView(buffer_ + 1, kF32, {})),
+           "x: expected rank >= 1, got a scalar");
+    Expect(unary(context_, At(0, kF32, {4}), At(0, kBF16, {4})),
+           "y: must be x itself or not touch it");
+  }
 }
 
 TEST_F(Refusals, SwiGlu) {

@@ -5,8 +5,10 @@
 // rounding the gate. silu's exponential is not correctly rounded by anybody, so FP32 is held to the
 // sum of both errors. A norm's sum of squares may be added in another order, which moves a 16-bit
 // result by at most one last place, and only where it lies that close to a tie.
+#include <cmath>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -20,12 +22,12 @@
 namespace fuseblock::testing {
 namespace {
 
-constexpr char kFile[] = "tests/numerics/torch_values.safetensors";
-
 class Stored {
  public:
-  Stored() {
-    std::ifstream file(kFile, std::ios::binary);
+  // group: "" or "_gelu", the end of the file's name.
+  explicit Stored(const std::string& group = "") {
+    std::ifstream file(absl::StrCat("tests/numerics/torch_values", group, ".safetensors"),
+                       std::ios::binary);
     uint64_t length = 0;
     file.read(reinterpret_cast<char*>(&length), sizeof length);
     std::string header(file ? length : 0, ' ');
@@ -62,6 +64,7 @@ enum class Agreement {
   kBits,         // the same bits
   kExponential,  // 16-bit: the same bits; FP32: both sides' error
   kReduction,    // 16-bit: the same but for rare single last places; FP32: both sides' bound
+  kTail,         // 1 + erf and 1 + tanh cancel in theirs: an absolute error of |x| 2^-24 and more
 };
 
 struct TorchCase {
@@ -69,12 +72,15 @@ struct TorchCase {
   const char* kernel;
   std::string of;  // the case in cases.h, with DT for the dtype's label
   Agreement agreement;
+  std::string group = "";  // the file that it is in
 };
 
 std::vector<TorchCase> TorchCases() {
   std::vector<TorchCase> cases = {{"add_residual", "add_residual", "DT_DT_to_DT", Agreement::kBits},
                                   {"silu", "silu", "DT_to_DT", Agreement::kExponential},
-                                  {"swiglu_hf", "swiglu", "DT_to_DT_hf", Agreement::kExponential}};
+                                  {"swiglu_hf", "swiglu", "DT_to_DT_hf", Agreement::kExponential},
+                                  {"erf", "gelu_erf", "DT_to_DT", Agreement::kTail, "_gelu"},
+                                  {"tanh", "gelu_tanh", "DT_to_DT", Agreement::kTail, "_gelu"}};
   for (const char* columns : {"_65", "_576"}) {
     for (const char* mode : {"first", "once", "offset"}) {
       cases.push_back({absl::StrCat("rms_norm_", mode, columns), "rms_norm",
@@ -107,6 +113,22 @@ void ExpectAgreement(Agreement agreement, double roundings, const Tensor& torch,
   }
 }
 
+// gelu: theirs is 0.5 x (1 + erf or tanh), whose function is within 1.5e-7 (2.5 units of 2^-24) and
+// whose sum and argument are rounded: 4 units of |x|. Ours is within 2^-17 of the value where the
+// dtype has 16 bits and 2^-20 in FP32, and both may have been rounded either way.
+void ExpectTailAgreement(const Tensor& x, const Tensor& torch, const Tensor& got,
+                         const std::string& where) {
+  const double relative = got.dtype() == DType::kF32 ? 0x1p-20 : 0x1p-17;
+  for (int64_t row = 0; row < got.rows(); ++row) {
+    for (int64_t i = 0; i < got.columns(); ++i) {
+      const double want = torch.At(row, i);
+      const double allowed = 4 * kUnitRoundoffFp32 * std::abs(x.At(row, i)) +
+                             relative * std::abs(want) + Spacing(got.dtype(), want);
+      EXPECT_NEAR(got.At(row, i), want, allowed) << where << ", x " << x.At(row, i);
+    }
+  }
+}
+
 // One of TorchCases() in one dtype, with the case of cases.h that it is.
 struct StoredCase {
   const TorchCase* torch;
@@ -126,9 +148,11 @@ struct StoredCase {
   }
 };
 
-void ForEachStored(const Stored& stored, const std::function<void(const StoredCase&)>& body) {
+void ForEachStored(const std::function<void(const StoredCase&)>& body) {
   const std::vector<TorchCase> all = TorchCases();
+  std::map<std::string, Stored> groups;
   for (const TorchCase& torch : all) {
+    const Stored& stored = groups.try_emplace(torch.group, torch.group).first->second;
     for (const DType dtype : kFloatDTypes) {
       const std::string label(Traits(dtype).label);
       const std::string of = absl::StrReplaceAll(torch.of, {{"DT", label}});
@@ -154,17 +178,21 @@ double WorstUlp(const Tensor& exact, const Tensor& got) {
 }
 
 TEST(Torch, StoredValuesAreReproduced) {
-  const Stored stored;
-  ForEachStored(stored, [&](const StoredCase& one) {
+  ForEachStored([&](const StoredCase& one) {
     std::vector<Tensor> inputs = one.Inputs();
     for (const Variant& variant : one.variants) {
       const std::vector<Tensor> got = RunCase(*one.c, variant, inputs);
+      if (one.torch->agreement == Agreement::kTail) {
+        ExpectTailAgreement(inputs[0], one.Get(one.c->outputs[0].name), got[0],
+                            absl::StrCat(one.name, " on ", variant.label));
+        continue;
+      }
       for (size_t i = 0; i < got.size(); ++i) {
         const bool sum = i > 0;  // residual_out: an addition
         ExpectAgreement(sum ? Agreement::kBits : one.torch->agreement,
                         one.c->errors[i].fp32_roundings(got[i].columns()),
                         one.Get(one.c->outputs[i].name), got[i],
-                        absl::StrCat(one.name, " on ", variant.label, ", ", stored.Source()));
+                        absl::StrCat(one.name, " on ", variant.label, ", ", one.stored->Source()));
       }
     }
   });
@@ -173,8 +201,7 @@ TEST(Torch, StoredValuesAreReproduced) {
 // The contract's measure: against FP64 the error is at most one ULP larger than PyTorch's on the
 // same inputs. What was measured goes to the test's XML output.
 TEST(Torch, ErrorsAreNoLargerThanPyTorchs) {
-  const Stored stored;
-  ForEachStored(stored, [&](const StoredCase& one) {
+  ForEachStored([&](const StoredCase& one) {
     std::vector<Tensor> inputs = one.Inputs();
     const std::vector<Tensor> exact = Expected(*one.c, inputs);
     for (size_t i = 0; i < exact.size(); ++i) {

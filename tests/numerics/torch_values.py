@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes torch_values.safetensors: what PyTorch and transformers' eager code compute.
+"""Writes torch_values*.safetensors: what PyTorch and transformers' eager code compute.
 
-Needed only to regenerate the file: python3 tests/numerics/torch_values.py. The seed and the
+Needed only to regenerate the files: python3 tests/numerics/torch_values.py. The seed and the
 versions go into the file's metadata. Per case and dtype: the inputs and the output, all in the
 dtype.
 """
@@ -65,21 +65,32 @@ def cases(dtype, generator):
     )
 
 
-def main():
+def gelu_cases(dtype, generator):
+    x = (torch.randn(3, 259, generator=generator) * 2).to(dtype)
+    yield "erf", {"x": x, "y": torch.nn.functional.gelu(x)}
+    yield "tanh", {"x": x, "y": torch.nn.functional.gelu(x, approximate="tanh")}
+
+
+# The end of each file's name, and what is in it.
+GROUPS = {"": cases, "_gelu": gelu_cases}
+
+
+def write(group):
     tensors = {}
     for label, dtype in DTYPES.items():
         generator = torch.Generator().manual_seed(SEED)
-        for name, values in cases(dtype, generator):
+        for name, values in GROUPS[group](dtype, generator):
             for operand, value in values.items():
                 tensors[f"{name}.{label}.{operand}"] = value.contiguous().clone()
     # One key: their order in the file is not fixed, and the file must come out the same again.
     metadata = {
         "source": f"torch {torch.__version__}, transformers {transformers.__version__}, seed {SEED}"
     }
-    path = pathlib.Path(__file__).with_name("torch_values.safetensors")
+    path = pathlib.Path(__file__).with_name(f"torch_values{group}.safetensors")
     safetensors.torch.save_file(tensors, path, metadata=metadata)
     print(path, path.stat().st_size, metadata)
 
 
 if __name__ == "__main__":
-    main()
+    for group in GROUPS:
+        write(group)

@@ -76,6 +76,10 @@ def bytes_of_looked_up_rows(inputs: Tensors) -> int:
 KERNELS: dict[str, RowKernel] = {
     "add_residual": RowKernel(lambda d: (d.normal(), d.normal()), torch.add),
     "silu": RowKernel(lambda d: (d.normal(),), functional.silu),
+    "gelu_erf": RowKernel(lambda d: (d.normal(),), functional.gelu),
+    "gelu_tanh": RowKernel(
+        lambda d: (d.normal(),), lambda x: functional.gelu(x, approximate="tanh")
+    ),
     "swiglu": RowKernel(
         lambda d: (d.normal(), d.normal()), lambda gate, up: functional.silu(gate) * up
     ),

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status.h"
+#include "kernels/base/unary.h"
 #include "tests/numerics/cases.h"
 
 namespace fuseblock::testing {
@@ -31,10 +32,16 @@ inline std::vector<DType> WithFp32(DType dtype) {
   return {dtype, DType::kF32};
 }
 
+// The cases of a kernel y = f(x) (kernels/base/unary.h), whose FP32 arithmetic makes `roundings`.
+std::vector<Case> UnaryCases(absl::Span<const Implementation<UnaryArgs>> list,
+                             double (*roundings)(DType out));
+
 // Every kernel's cases, in the files of this folder; a new kernel is a line here and one in
 // KernelsUnderTest().
 std::vector<Case> AddResidualCases();
 std::vector<Case> SiluCases();
+std::vector<Case> GeluErfCases();
+std::vector<Case> GeluTanhCases();
 std::vector<Case> SwiGluCases();
 std::vector<Case> RmsNormCases();
 std::vector<Case> AddRmsNormCases();

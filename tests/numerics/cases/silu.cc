@@ -14,25 +14,7 @@ double SiluRoundings(DType out) { return out == DType::kF32 ? 8 : 18; }
 
 }  // namespace
 
-std::vector<Case> SiluCases() {
-  std::vector<Case> cases;
-  for (const DType y : kFloatDTypes) {
-    for (const DType x : WithFp32(y)) {
-      Case c;
-      c.name = absl::StrCat(Label(x), "_to_", Label(y));
-      c.inputs = {{"x", x}};
-      c.outputs = {{"y", y}};
-      c.errors = {{Roundings(SiluRoundings(y))}};
-      if (x == y) c.in_place.push_back({0});
-      c.run = [](const std::string& name, const ExecutionContext& context, Views in, Views out) {
-        FUSEBLOCK_ASSIGN_OR_RETURN(const auto args, CheckSilu(in[0], out[0]));
-        return RunNamed(SiluImplementations(), name, context, args);
-      };
-      cases.push_back(std::move(c));
-    }
-  }
-  return cases;
-}
+std::vector<Case> SiluCases() { return UnaryCases(SiluImplementations(), SiluRoundings); }
 
 namespace {
 

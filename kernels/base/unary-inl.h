@@ -1,0 +1,41 @@
+// y = f(x) over rows of any dtypes, for one Highway target at a time (unary.h).
+#include "kernels/base/simd-inl.h"
+#include "kernels/base/unary.h"
+
+#if defined(FUSEBLOCK_KERNELS_BASE_UNARY_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FUSEBLOCK_KERNELS_BASE_UNARY_INL_H_
+#undef FUSEBLOCK_KERNELS_BASE_UNARY_INL_H_
+#else
+#define FUSEBLOCK_KERNELS_BASE_UNARY_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace fuseblock {
+namespace HWY_NAMESPACE {
+
+// Function<Out>()(VF) is f, as accurate as an output of Out deserves.
+template <class Out, class In, class Function>
+void UnaryTyped(const UnaryArgs& args, const Function& function) {
+  for (int64_t row = 0; row < args.y.rows; ++row) {
+    Map(args.y.cols, function, static_cast<Out*>(args.y.data) + row * args.y.stride,
+        static_cast<const In*>(args.x.data) + row * args.x.stride);
+  }
+}
+
+template <template <class> class Function>
+void UnaryRows(const UnaryArgs& args) {
+  VisitFloat(args.y_dtype, [&](auto out) {
+    using Out = decltype(out);
+    if (args.x_dtype == args.y_dtype) {
+      UnaryTyped<Out, Out>(args, Function<Out>());
+    } else {
+      UnaryTyped<Out, float>(args, Function<Out>());
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fuseblock
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target
