@@ -144,11 +144,15 @@ struct RowsPlan {
   // from the first level's cache.
   static constexpr bool kHoist =
       kElements == kThreadElements && (kThreads < 512 || kHoistedBytes <= 4);
-  static constexpr bool kNarrow = kSourceBytes <= 2 && (!kHoist || kHoistedBytes <= 4);
-  static constexpr int kThreadsMin = kElements > kThreadElements ? (kNarrow ? 1024 : 512)
-                                                                 : (kNarrow ? 1536 : 1024);
+  // Threads that a multiprocessor must hold: as many as leave each of them enough registers.
+  static constexpr int ThreadsMin() {
+    if (kElements > kThreadElements) return kSourceBytes + Policy::kColumnBytes <= 4 ? 1024 : 512;
+    if (kHoist && kHoistedBytes > 8) return 512;
+    if (kSourceBytes > 2 || Policy::kColumnBytes > 4) return 1024;
+    return kHoist && kHoistedBytes > 4 ? 1024 : 1536;
+  }
   // What is not aligned is not fast anyway.
-  static constexpr int kMinBlocks = kVector ? kThreadsMin / kBlock : 1;
+  static constexpr int kMinBlocks = kVector ? ThreadsMin() / kBlock : 1;
 };
 
 // kThreads of a block per row, the row in registers.
