@@ -132,39 +132,26 @@ struct PlainSource {
   __device__ void Store(const float (&)[kUnit], int64_t, Left) const {}
 };
 
-// What a kernel for rows in registers is made of.
-template <typename Source, typename Policy, int kThreads, int kElements, bool kVector>
+// How a kernel for rows in registers is made: kThreads of a block for each row, kElements of it in
+// each; whether the columns' operands are loaded before the reduction (kHoist) or after it, when
+// they come from the first level's cache; the threads that a multiprocessor must be able to hold,
+// which bounds the registers.
+template <int kThreadsIn, int kElementsIn, bool kHoistIn, int kResidentThreads>
 struct RowsPlan {
+  static constexpr int kThreads = kThreadsIn;
+  static constexpr int kElements = kElementsIn;
+  static constexpr bool kHoist = kHoistIn;
   static constexpr int kBlock = kThreads == kWarp ? kWarpRowBlock : kThreads;
-  static constexpr int kUnits = kElements / Source::kUnit;
-  // Bytes that an element takes in registers while they are loaded.
-  static constexpr int kSourceBytes = sizeof(typename Source::Raw) / Source::kUnit;
-  static constexpr int kHoistedBytes = kSourceBytes + Policy::kColumnBytes;
-  // Blocks of 512 threads have enough other work beside the few columns' loads, which then come
-  // from the first level's cache.
-  static constexpr bool kHoist =
-      kElements == kThreadElements && (kThreads < 512 || kHoistedBytes <= 4);
-  // Threads that a multiprocessor must hold: as many as leave each of them enough registers.
-  static constexpr int ThreadsMin() {
-    if (kElements > kThreadElements) return kSourceBytes + Policy::kColumnBytes <= 4 ? 1024 : 512;
-    if (kHoist && kHoistedBytes > 8) return 512;
-    if (kSourceBytes > 2 || Policy::kColumnBytes > 4) return 1024;
-    return kHoist && kHoistedBytes > 4 ? 1024 : 1536;
-  }
-  // What is not aligned is not fast anyway.
-  static constexpr int kMinBlocks = kVector ? ThreadsMin() / kBlock : 1;
+  static constexpr int kMinBlocks = kResidentThreads / kBlock < 1 ? 1 : kResidentThreads / kBlock;
 };
 
-// kThreads of a block per row, the row in registers.
-template <typename Source, typename Policy, int kThreads, int kElements, bool kVector>
-__global__ void __launch_bounds__(
-    RowsPlan<Source, Policy, kThreads, kElements, kVector>::kBlock,
-    RowsPlan<Source, Policy, kThreads, kElements, kVector>::kMinBlocks)
+template <typename Source, typename Policy, typename Plan, bool kVector>
+__global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
     RowsKernel(RowsShape shape, Source source, Policy policy) {
   AwaitPredecessors();
   constexpr int N = Source::kUnit;
-  using Plan = RowsPlan<Source, Policy, kThreads, kElements, kVector>;
-  constexpr int kUnits = Plan::kUnits;
+  constexpr int kThreads = Plan::kThreads;
+  constexpr int kUnits = Plan::kElements / N;
   constexpr bool kHoist = Plan::kHoist;
   constexpr int kWarps = kThreads / kWarp;
   constexpr bool kWarpRow = kThreads == kWarp;
@@ -264,26 +251,29 @@ __global__ void __launch_bounds__(kLongRowBlock)
   }
 }
 
-template <int kThreads, int kElements, bool kVector, typename Source, typename Policy>
+template <typename Plan, bool kVector, typename Source, typename Policy>
 cudaError_t LaunchKeptRows(const RowsShape& shape, const Source& source, const Policy& policy,
                            cudaStream_t stream) {
-  constexpr int kBlock = RowsPlan<Source, Policy, kThreads, kElements, kVector>::kBlock;
-  return LaunchOverlapped(RowsKernel<Source, Policy, kThreads, kElements, kVector>,
-                          CeilDiv(shape.rows, kBlock / kThreads), dim3(kBlock), stream, shape,
-                          source, policy);
+  return LaunchOverlapped(RowsKernel<Source, Policy, Plan, kVector>,
+                          CeilDiv(shape.rows, Plan::kBlock / Plan::kThreads), dim3(Plan::kBlock),
+                          stream, shape, source, policy);
 }
 
 // By the number of columns alone: it decides the order of a reduction.
 template <bool kVector, typename Source, typename Policy>
 cudaError_t LaunchByColumns(const RowsShape& shape, const Source& source, const Policy& policy,
                             cudaStream_t stream) {
-  constexpr int k = kThreadElements;
-  const auto fits = [&](int64_t elements) { return shape.cols <= elements; };
-  if (fits(32 * k)) return LaunchKeptRows<32, k, kVector>(shape, source, policy, stream);
-  if (fits(128 * k)) return LaunchKeptRows<128, k, kVector>(shape, source, policy, stream);
-  if (fits(256 * k)) return LaunchKeptRows<256, k, kVector>(shape, source, policy, stream);
-  if (fits(512 * k)) return LaunchKeptRows<512, k, kVector>(shape, source, policy, stream);
-  if (fits(1024 * k)) return LaunchKeptRows<512, 2 * k, kVector>(shape, source, policy, stream);
+  const auto launch = [&](auto plan) {
+    return LaunchKeptRows<decltype(plan), kVector>(shape, source, policy, stream);
+  };
+  // Bytes that an element takes in registers while they are loaded.
+  constexpr int kBytes = sizeof(typename Source::Raw) / Source::kUnit;
+  if (shape.cols <= 512) return launch(RowsPlan<32, 16, true, 1024>());
+  if (shape.cols <= 2048) return launch(RowsPlan<128, 16, true, 1024>());
+  if (shape.cols <= 4096) return launch(RowsPlan<256, 16, true, 1024>());
+  if (shape.cols <= 8192)
+    return launch(RowsPlan < 512, 16, (kBytes > 2), kBytes <= 2 ? 1536 : 1024 > ());
+  if (shape.cols <= 16384) return launch(RowsPlan<512, 32, false, 1024>());
   return LaunchOverlapped(LongRowsKernel<Source, Policy, kVector>, shape.rows, dim3(kLongRowBlock),
                           stream, shape, source, policy);
 }

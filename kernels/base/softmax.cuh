@@ -16,7 +16,7 @@ __device__ float ExpFor(float x) {
   if constexpr (std::is_same_v<Y, float>) {
     return expf(x);
   } else {
-    float power;
+    float power;  // subnormals too: those of BF16 are results
     asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504088896341f));
     return power;
   }
