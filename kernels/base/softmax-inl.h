@@ -20,24 +20,38 @@ namespace HWY_NAMESPACE {
 // Below every finite value and every power's logarithm that counts; -inf as a bit pattern.
 HWY_INLINE VF NegativeInfinity() { return hn::BitCast(DF(), hn::Set(DU32(), 0xFF800000u)); }
 
-// e^x * 2^64 for x <= 0, within 1 ulp; from x = -130 down e^-130 * 2^64, which is nothing beside
-// any sum and a quotient of 0. A NaN stays one.
-HWY_INLINE VF ExpTimesTwoTo64(VF x) {
+// What rounding took from the difference a - b, exactly where nothing overflows.
+HWY_INLINE VF DifferenceError(VF a, VF b, VF difference) {
+  const VF minus_b = hn::Sub(difference, a);
+  return hn::Sub(hn::Sub(a, hn::Sub(difference, minus_b)), hn::Add(b, minus_b));
+}
+
+// e^(x - max) * 2^64 for x <= max, within 1 ulp and what the difference's rounding makes of it.
+// From -130 down e^-130 * 2^64, which is nothing beside any sum and a quotient of 0. A NaN stays
+// one.
+HWY_INLINE VF ExpTimesTwoTo64(VF x, VF max) {
   const DF d;
   const DU32 du;
   const VF low = hn::Set(d, -130.0f);
-  const ReducedExponent reduced = ReduceExponent(hn::IfThenElse(hn::Lt(x, low), low, x));
+  const VF below = hn::Sub(x, max);
+  const auto far = hn::Lt(below, low);
+  const ReducedExponent reduced = ReduceExponent(hn::IfThenElse(far, low, below));
+  VF r = reduced.r;
+#if !HWY_NATIVE_FMA
+  // Without FMA the rest has more roundings, which the difference's makes up for.
+  r = hn::Add(r, hn::IfThenElse(far, hn::Zero(d), DifferenceError(x, max, below)));
+#endif
   const auto power = hn::Add(hn::BitCast(du, reduced.power_of_two), hn::Set(du, 64u << 23));
-  return hn::Mul(ExpNearZero(reduced.r), hn::BitCast(d, power));
+  return hn::Mul(ExpNearZero(r), hn::BitCast(d, power));
 }
 
-// The same for a result of 16 bits, from t = x log2 e = k + f: 2^f for |f| <= 0.5 is a minimax
-// polynomial, with its roundings within 4 units of 2^-24; t's own are |x| units and half as many
-// from the constant's.
-HWY_INLINE VF RoughExpTimesTwoTo64(VF x) {
+// The same for a result of 16 bits, from t = (x - max) log2 e = k + f: 2^f for |f| <= 0.5 is a
+// minimax polynomial, with its roundings within 4 units of 2^-24; the difference's and t's own are
+// |x - max| units each, the constant's half as many.
+HWY_INLINE VF RoughExpTimesTwoTo64(VF x, VF max) {
   const DF d;
   const VF low = hn::Set(d, -187.0f);
-  VF t = hn::Mul(x, hn::Set(d, 0x1.715476p+0f));
+  VF t = hn::Mul(hn::Sub(x, max), hn::Set(d, 0x1.715476p+0f));
   t = hn::IfThenElse(hn::Lt(t, low), low, t);
   // As in ReduceExponent, with the 64 in the biased exponent.
   const VF shift = hn::Set(d, 0x1.8p+23f + 127 + 64);
@@ -81,8 +95,7 @@ HWY_INLINE float PowersOfRow(const In* x, int64_t columns, float max, float* pow
   const DF d;
   const VF above = hn::Set(d, max);
   const auto power_of = [&](VF value) {
-    const VF below = hn::Sub(value, above);
-    return kRough ? RoughExpTimesTwoTo64(below) : ExpTimesTwoTo64(below);
+    return kRough ? RoughExpTimesTwoTo64(value, above) : ExpTimesTwoTo64(value, above);
   };
   float sum[1];
   Accumulate(
@@ -117,16 +130,9 @@ HWY_INLINE void SoftmaxOfRow(const In* x, int64_t columns, float max, bool empty
         columns, [&](VF) { return hn::Zero(d); }, y, powers);
     return;
   }
-#if HWY_NATIVE_FMA
   const VF factor = hn::Set(d, 1.0f / sum);
   Map(
       columns, [&](VF power) { return hn::Mul(power, factor); }, y, powers);
-#else
-  // The powers are less exact without FMA: the quotient makes up for it by one rounding less.
-  const VF divisor = hn::Set(d, sum);
-  Map(
-      columns, [&](VF power) { return hn::Div(power, divisor); }, y, powers);
-#endif
 }
 
 }  // namespace HWY_NAMESPACE
