@@ -39,10 +39,10 @@ struct SumSource {
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      h[i] = ToFloat(raw.x.v[i]) + ToFloat(raw.r.v[i]);
-      if (rounded) h[i] = RoundTo<T>(h[i]);
-    }
+    for (int i = 0; i < kUnit; ++i) h[i] = ToFloat(raw.x.v[i]) + ToFloat(raw.r.v[i]);
+    if (!rounded) return;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) h[i] = RoundTo<T>(h[i]);
   }
   template <bool kVector, typename Left>
   __device__ void Store(const float (&h)[kUnit], int64_t col, Left left) const {
@@ -58,8 +58,7 @@ struct SumSource {
   template <bool kVector, typename Out, typename Left>
   static __device__ void StoreAs(Out* to, const float (&h)[kUnit], Left left) {
     Unit<Out, kUnit> out;
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) out.v[i] = FromFloat<Out>(h[i]);
+    out.SetRounded(h);
     out.template Store<kVector>(to, left);
   }
 };

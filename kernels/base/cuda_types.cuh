@@ -106,6 +106,27 @@ struct Unit {
       StoreSome(to, count < N ? static_cast<int>(count) : N);
     }
   }
+  // The values rounded to T, two by one instruction where T has 16 bits.
+  __device__ void SetRounded(const float (&values)[N]) {
+    if constexpr (N % 2 == 0 && std::is_same_v<T, __nv_bfloat16>) {
+#pragma unroll
+      for (int i = 0; i < N; i += 2) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(values[i], values[i + 1]);
+        v[i] = two.x;
+        v[i + 1] = two.y;
+      }
+    } else if constexpr (N % 2 == 0 && std::is_same_v<T, __half>) {
+#pragma unroll
+      for (int i = 0; i < N; i += 2) {
+        const __half2 two = __floats2half2_rn(values[i], values[i + 1]);
+        v[i] = two.x;
+        v[i + 1] = two.y;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) v[i] = FromFloat<T>(values[i]);
+    }
+  }
   // The first `count` elements, zeros after them.
   __device__ void LoadSome(const T* from, int64_t count) {
 #pragma unroll

@@ -1,24 +1,25 @@
 // Softmax as a policy of rows.cuh, for softmax and softmax_masked.
 //
 // e^(x - max) once for a row in registers. For FP32 results expf (1 ulp); for 16-bit ones the
-// hardware's power of two, whose 2^-22 and the argument's rounding are nothing beside 2^-12.
+// hardware's power of two, whose 2^-22 and the argument's rounding are nothing beside 2^-12. These
+// powers are kept times 2^24, which the division takes out, so that none is a subnormal number
+// where the result may be one of BF16.
 #pragma once
 
 #include <limits>
 
+#include "kernels/base/approx.cuh"
 #include "kernels/base/rows.cuh"
 
 namespace fuseblock {
 
-// e^x for x <= 0, as accurate as a tensor of Y deserves.
+// e^x for x <= 0, as accurate as a tensor of Y deserves; for 16-bit tensors times 2^24.
 template <typename Y>
 __device__ float ExpFor(float x) {
   if constexpr (std::is_same_v<Y, float>) {
     return expf(x);
   } else {
-    float power;  // subnormals too: those of BF16 are results
-    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504088896341f));
-    return power;
+    return Exp2Approx(__fmaf_rn(x, 0x1.715476p+0f, 24.0f));
   }
 }
 
@@ -66,12 +67,14 @@ struct SoftmaxPolicy {
   template <bool kVector, bool kKept, int N, typename Left>
   __device__ void Write(const Stats& stats, const Columns<N>&, const float (&h)[N], int64_t row,
                         int64_t col, Left left) const {
-    Unit<Y, N> out;
+    float values[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float power = kKept ? h[i] : ExpFor<Y>(h[i] - stats.max);
-      out.v[i] = FromFloat<Y>(power * stats.inverse);
+      values[i] = power * stats.inverse;
     }
+    Unit<Y, N> out;
+    out.SetRounded(values);
     out.template Store<kVector>(y + row * y_stride + col, left);
   }
 };

@@ -73,14 +73,19 @@ struct LayerNormPolicy {
   template <bool kVector, bool kKept, int N, typename Left>
   __device__ void Write(const Stats& stats, const Columns<N>& columns, const float (&h)[N],
                         int64_t row, int64_t col, Left left) const {
-    Unit<Y, N> out;
+    float values[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      float n = (h[i] - stats.mean) * stats.scale;
-      if (weight != nullptr) n *= ToFloat(columns.weight.v[i]);
-      if (bias != nullptr) n += ToFloat(columns.bias.v[i]);
-      out.v[i] = FromFloat<Y>(n);
+    for (int i = 0; i < N; ++i) values[i] = (h[i] - stats.mean) * stats.scale;
+    if (weight != nullptr) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] *= ToFloat(columns.weight.v[i]);
     }
+    if (bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] += ToFloat(columns.bias.v[i]);
+    }
+    Unit<Y, N> out;
+    out.SetRounded(values);
     out.template Store<kVector>(y + row * y_stride + col, left);
   }
 };
