@@ -33,9 +33,9 @@ struct SumSource {
     }
   }
   template <bool kVector, bool kOnce, typename Left>
-  __device__ void Load(Raw& raw, int64_t col, Left left) const {
-    raw.x.template Load<kVector, kOnce>(x + col, left);
-    raw.r.template Load<kVector, kOnce>(r + col, left);
+  __device__ void Load(Raw& raw, int64_t col, Left left, float fill) const {
+    raw.x.template LoadOrFill<kVector, kOnce>(x + col, left, fill);
+    raw.r.template LoadOrFill<kVector, kOnce>(r + col, left, 0.0f);
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll

@@ -98,6 +98,13 @@ struct Unit {
       LoadAligned(from);
     }
   }
+  // The same for a count of any sign; elements from there on become `fill`.
+  template <bool kVector, bool kOnce, typename Count>
+  __device__ void LoadOrFill(const T* from, Count count, float fill) {
+    if (kVector && count > 0) return Load<true, kOnce>(from, count);
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = !kVector && i < count ? from[i] : FromFloat<T>(fill);
+  }
   template <bool kVector, typename Count>
   __device__ void Store(T* to, Count count) const {
     if constexpr (kVector) {

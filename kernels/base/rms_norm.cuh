@@ -13,7 +13,6 @@ template <typename Y, typename W, bool kNormalisedFirst>
 struct RmsPolicy {
   static constexpr float kFill = 0.0f;
   static constexpr int kReductions = 1;
-  static constexpr int kColumnBytes = sizeof(W);
   template <int N>
   using Columns = Unit<W, N>;
 
@@ -28,15 +27,13 @@ struct RmsPolicy {
   }
 
   // The scale.
-  template <typename Row, typename Reducer>
-  __device__ float Reduce(Row& row, Reducer reduce) const {
-    float sum[1] = {0.0f};
-    row.ForEach([&](const auto& h, auto) {
+  template <typename Row>
+  __device__ float Reduce(Row& row) const {
+    const auto squares = row.template Reduce<1>(Sum(), [](auto& sum, const auto& h, auto) {
 #pragma unroll
       for (const float value : h) sum[0] = __fmaf_rn(value, value, sum[0]);
     });
-    reduce(sum, Sum());
-    return InverseSqrt(sum[0] * inverse_cols + eps);
+    return InverseSqrt(squares.values[0] * inverse_cols + eps);
   }
 
   template <bool kVector, bool kKept, int N, typename Left>
@@ -48,7 +45,10 @@ struct RmsPolicy {
       values[i] = h[i] * scale;
       if constexpr (kNormalisedFirst) values[i] = RoundTo<Y>(values[i]);
     }
-    if (weight != nullptr) {
+    if (weight != nullptr && weight_offset == 0.0f) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] *= ToFloat(w.v[i]);
+    } else if (weight != nullptr) {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] *= ToFloat(w.v[i]) + weight_offset;
     }

@@ -28,7 +28,6 @@ template <typename Y, bool kEmptyIsZero>
 struct SoftmaxPolicy {
   static constexpr float kFill = -std::numeric_limits<float>::infinity();
   static constexpr int kReductions = 2;
-  static constexpr int kColumnBytes = 0;
   template <int N>
   struct Columns {};
   struct Stats {
@@ -41,27 +40,26 @@ struct SoftmaxPolicy {
   template <bool kVector, int N, typename Left>
   __device__ void LoadColumns(Columns<N>&, int64_t, Left) const {}
 
-  template <typename Row, typename Reducer>
-  __device__ Stats Reduce(Row& row, Reducer reduce) const {
-    float max[1] = {kFill};
-    row.ForEach([&](const auto& h, auto) {
+  template <typename Row>
+  __device__ Stats Reduce(Row& row) const {
+    float max = row.template Reduce<1>(Max(),
+                                       [](auto& partial, const auto& h, auto) {
 #pragma unroll
-      for (const float value : h) max[0] = Max()(max[0], value);
-    });
-    reduce(max, Max());
+                                         for (const float value : h)
+                                           partial[0] = Max()(partial[0], value);
+                                       })
+                    .values[0];
     // -inf less itself is NaN: what an empty row's result is, unless it is to be zero.
-    const bool empty = kEmptyIsZero && max[0] == kFill;
-    if (empty) max[0] = 0.0f;
-    float sum[1] = {0.0f};
-    row.ForEach([&](auto& h, auto) {
+    const bool empty = kEmptyIsZero && max == kFill;
+    if (empty) max = 0.0f;
+    const auto powers = row.template Reduce<1>(Sum(), [max](auto& sum, auto& h, auto) {
 #pragma unroll
       for (float& value : h) {
-        value = ExpFor<Y>(value - max[0]);
+        value = ExpFor<Y>(value - max);
         sum[0] += value;
       }
     });
-    reduce(sum, Sum());
-    return {max[0], empty ? 0.0f : 1.0f / sum[0]};
+    return {max, empty ? 0.0f : 1.0f / powers.values[0]};
   }
 
   template <bool kVector, bool kKept, int N, typename Left>
