@@ -144,11 +144,15 @@ struct RowsPlan {
   // from the first level's cache.
   static constexpr bool kHoist =
       kElements == kThreadElements && (kThreads < 512 || kHoistedBytes <= 4);
-  static constexpr bool kNarrow = kSourceBytes <= 2 && (!kHoist || kHoistedBytes <= 4);
-  static constexpr int kThreadsMin = kElements > kThreadElements ? (kNarrow ? 1024 : 512)
-                                                                 : (kNarrow ? 1536 : 1024);
+  // Threads that a multiprocessor must hold: as many as leave each of them enough registers.
+  static constexpr int ThreadsMin() {
+    if (kElements > kThreadElements) return kSourceBytes + Policy::kColumnBytes <= 4 ? 1024 : 512;
+    if (kHoist && kHoistedBytes > 8) return 512;
+    if (kSourceBytes > 2 || Policy::kColumnBytes > 4) return 1024;
+    return kHoist && kHoistedBytes > 4 ? 1024 : 1536;
+  }
   // What is not aligned is not fast anyway.
-  static constexpr int kMinBlocks = kVector ? kThreadsMin / kBlock : 1;
+  static constexpr int kMinBlocks = kVector ? ThreadsMin() / kBlock : 1;
 };
 
 // kThreads of a block per row, the row in registers.
@@ -157,6 +161,7 @@ __global__ void __launch_bounds__(
     RowsPlan<Source, Policy, kThreads, kElements, kVector>::kBlock,
     RowsPlan<Source, Policy, kThreads, kElements, kVector>::kMinBlocks)
     RowsKernel(RowsShape shape, Source source, Policy policy) {
+  AwaitPredecessors();
   constexpr int N = Source::kUnit;
   using Plan = RowsPlan<Source, Policy, kThreads, kElements, kVector>;
   constexpr int kUnits = Plan::kUnits;
@@ -240,6 +245,7 @@ struct LongRow {
 template <typename Source, typename Policy, bool kVector>
 __global__ void __launch_bounds__(kLongRowBlock)
     LongRowsKernel(RowsShape shape, Source source, Policy policy) {
+  AwaitPredecessors();
   constexpr int kWarps = kLongRowBlock / kWarp;
   __shared__ __align__(16) float scratch[Policy::kReductions * kWarps];
   const int64_t row = blockIdx.x;
@@ -262,9 +268,9 @@ template <int kThreads, int kElements, bool kVector, typename Source, typename P
 cudaError_t LaunchKeptRows(const RowsShape& shape, const Source& source, const Policy& policy,
                            cudaStream_t stream) {
   constexpr int kBlock = RowsPlan<Source, Policy, kThreads, kElements, kVector>::kBlock;
-  return Launch(RowsKernel<Source, Policy, kThreads, kElements, kVector>,
-                CeilDiv(shape.rows, kBlock / kThreads), dim3(kBlock), stream, shape, source,
-                policy);
+  return LaunchOverlapped(RowsKernel<Source, Policy, kThreads, kElements, kVector>,
+                          CeilDiv(shape.rows, kBlock / kThreads), dim3(kBlock), stream, shape,
+                          source, policy);
 }
 
 // By the number of columns alone: it decides the order of a reduction.
@@ -278,8 +284,8 @@ cudaError_t LaunchByColumns(const RowsShape& shape, const Source& source, const 
   if (fits(256 * k)) return LaunchKeptRows<256, k, kVector>(shape, source, policy, stream);
   if (fits(512 * k)) return LaunchKeptRows<512, k, kVector>(shape, source, policy, stream);
   if (fits(1024 * k)) return LaunchKeptRows<512, 2 * k, kVector>(shape, source, policy, stream);
-  return Launch(LongRowsKernel<Source, Policy, kVector>, shape.rows, dim3(kLongRowBlock), stream,
-                shape, source, policy);
+  return LaunchOverlapped(LongRowsKernel<Source, Policy, kVector>, shape.rows, dim3(kLongRowBlock),
+                          stream, shape, source, policy);
 }
 
 // aligned: every operand starts each of its rows on a 16-byte boundary.

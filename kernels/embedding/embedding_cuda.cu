@@ -8,7 +8,7 @@ namespace fuseblock {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kUnits = 4;  // loads in flight of a thread
+constexpr int kUnits = 1;  // of a thread
 
 struct EmbeddingParams {
   const void* ids;
@@ -20,6 +20,7 @@ struct EmbeddingParams {
 
 template <typename T, typename Id, int N, bool kScaled>
 __global__ void __launch_bounds__(kBlock) EmbeddingKernel(EmbeddingParams p, const T* table, T* y) {
+  AwaitPredecessors();
   const unsigned row_tile = p.column_tiles == gridDim.x ? 0 : blockIdx.x / p.column_tiles;
   const unsigned column_tile = blockIdx.x - row_tile * p.column_tiles;
   const int64_t row = static_cast<int64_t>(row_tile) * blockDim.y + threadIdx.y;
@@ -62,9 +63,9 @@ cudaError_t LaunchWidth(EmbeddingParams p, const FuseblockCudaRows& table,
   const auto* from = static_cast<const T*>(table.data);
   auto* to = static_cast<T*>(y.data);
   if (p.scale == 1.0f) {
-    return Launch(EmbeddingKernel<T, Id, N, false>, blocks, block, stream, p, from, to);
+    return LaunchOverlapped(EmbeddingKernel<T, Id, N, false>, blocks, block, stream, p, from, to);
   }
-  return Launch(EmbeddingKernel<T, Id, N, true>, blocks, block, stream, p, from, to);
+  return LaunchOverlapped(EmbeddingKernel<T, Id, N, true>, blocks, block, stream, p, from, to);
 }
 
 template <typename T, typename Id>
