@@ -31,6 +31,7 @@ constexpr KernelEntry kKernels[] = {
     {"embedding", Describe<EmbeddingImplementations>},
     {"rope", Describe<RopeImplementations>},
     {"linear", Describe<LinearImplementations>},
+    {"linear_bias_gelu", Describe<LinearImplementations>},
     {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
 };
 
