@@ -11,6 +11,7 @@
 #include "kernels/rope/rope.h"
 #include "kernels/silu/silu.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
 
 namespace fuseblock {
 namespace {
@@ -26,6 +27,7 @@ constexpr KernelEntry kKernels[] = {
     {"gelu_erf", Describe<GeluErfImplementations>},
     {"gelu_tanh", Describe<GeluTanhImplementations>},
     {"swiglu", Describe<SwiGluImplementations>},
+    {"swiglu_clamped", Describe<SwiGluClampedImplementations>},
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},
     {"embedding", Describe<EmbeddingImplementations>},

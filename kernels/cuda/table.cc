@@ -13,6 +13,7 @@
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
+#include "kernels/swiglu_clamped/swiglu_clamped_cuda.h"
 
 namespace fuseblock {
 
@@ -21,6 +22,7 @@ FuseblockUnary LaunchSilu;
 FuseblockUnary LaunchGeluErf;
 FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
+FuseblockSwiGluClamped LaunchSwiGluClamped;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
 FuseblockEmbedding LaunchEmbedding;
@@ -42,6 +44,7 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("gelu_erf", LaunchGeluErf),
     Entry("gelu_tanh", LaunchGeluTanh),
     Entry("swiglu", LaunchSwiGlu),
+    Entry("swiglu_clamped", LaunchSwiGluClamped),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
     Entry("embedding", LaunchEmbedding),
