@@ -14,6 +14,7 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
 
 namespace fuseblock {
 namespace {
@@ -29,6 +30,7 @@ constexpr KernelEntry kKernels[] = {
     {"gelu_erf", Describe<GeluErfImplementations>},
     {"gelu_tanh", Describe<GeluTanhImplementations>},
     {"swiglu", Describe<SwiGluImplementations>},
+    {"swiglu_clamped", Describe<SwiGluClampedImplementations>},
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},
     {"layer_norm", Describe<LayerNormImplementations>},
@@ -37,6 +39,7 @@ constexpr KernelEntry kKernels[] = {
     {"embedding", Describe<EmbeddingImplementations>},
     {"rope", Describe<RopeImplementations>},
     {"linear", Describe<LinearImplementations>},
+    {"linear_bias_gelu", Describe<LinearImplementations>},
     {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
 };
 

@@ -16,6 +16,7 @@
 #include "kernels/softmax/softmax_cuda.h"
 #include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
+#include "kernels/swiglu_clamped/swiglu_clamped_cuda.h"
 
 namespace fuseblock {
 
@@ -24,6 +25,7 @@ FuseblockUnary LaunchSilu;
 FuseblockUnary LaunchGeluErf;
 FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
+FuseblockSwiGluClamped LaunchSwiGluClamped;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
 FuseblockLayerNorm LaunchLayerNorm;
@@ -48,6 +50,7 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("gelu_erf", LaunchGeluErf),
     Entry("gelu_tanh", LaunchGeluTanh),
     Entry("swiglu", LaunchSwiGlu),
+    Entry("swiglu_clamped", LaunchSwiGluClamped),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
     Entry("layer_norm", LaunchLayerNorm),

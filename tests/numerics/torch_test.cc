@@ -76,11 +76,13 @@ struct TorchCase {
 };
 
 std::vector<TorchCase> TorchCases() {
-  std::vector<TorchCase> cases = {{"add_residual", "add_residual", "DT_DT_to_DT", Agreement::kBits},
-                                  {"silu", "silu", "DT_to_DT", Agreement::kExponential},
-                                  {"swiglu_hf", "swiglu", "DT_to_DT_hf", Agreement::kExponential},
-                                  {"erf", "gelu_erf", "DT_to_DT", Agreement::kTail, "_gelu"},
-                                  {"tanh", "gelu_tanh", "DT_to_DT", Agreement::kTail, "_gelu"}};
+  std::vector<TorchCase> cases = {
+      {"add_residual", "add_residual", "DT_DT_to_DT", Agreement::kBits},
+      {"silu", "silu", "DT_to_DT", Agreement::kExponential},
+      {"swiglu_hf", "swiglu", "DT_to_DT_hf", Agreement::kExponential},
+      {"erf", "gelu_erf", "DT_to_DT", Agreement::kTail, "_gelu"},
+      {"tanh", "gelu_tanh", "DT_to_DT", Agreement::kTail, "_gelu"},
+      {"clamped", "swiglu_clamped", "DT_to_DT", Agreement::kReduction, "_swiglu_clamped"}};
   for (const char* columns : {"_65", "_576"}) {
     for (const char* mode : {"first", "once", "offset"}) {
       cases.push_back({absl::StrCat("rms_norm_", mode, columns), "rms_norm",

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 import transformers
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssConfig, GptOssExperts
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
@@ -71,8 +72,16 @@ def gelu_cases(dtype, generator):
     yield "tanh", {"x": x, "y": torch.nn.functional.gelu(x, approximate="tanh")}
 
 
+def swiglu_clamped_cases(dtype, generator):
+    """In FP32 from the dtype's inputs, rounded once: eager code rounds every intermediate."""
+    gate_up = (torch.randn(3, 2 * 259, generator=generator) * 4).to(dtype)
+    gate_up[0, :8] = torch.tensor([7, 7, 9, -9, -30, 20, 6.5, -7])
+    experts = GptOssExperts(GptOssConfig(hidden_size=1, intermediate_size=1, num_local_experts=1))
+    yield "clamped", {"gate_up": gate_up, "y": experts._apply_gate(gate_up.float()).to(dtype)}
+
+
 # The end of each file's name, and what is in it.
-GROUPS = {"": cases, "_gelu": gelu_cases}
+GROUPS = {"": cases, "_gelu": gelu_cases, "_swiglu_clamped": swiglu_clamped_cases}
 
 
 def write(group):

@@ -43,6 +43,7 @@ std::vector<Case> SiluCases();
 std::vector<Case> GeluErfCases();
 std::vector<Case> GeluTanhCases();
 std::vector<Case> SwiGluCases();
+std::vector<Case> SwiGluClampedCases();
 std::vector<Case> RmsNormCases();
 std::vector<Case> AddRmsNormCases();
 std::vector<Case> LayerNormCases();
