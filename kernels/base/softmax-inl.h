@@ -20,15 +20,51 @@ namespace HWY_NAMESPACE {
 // Below every finite value and every power's logarithm that counts; -inf as a bit pattern.
 HWY_INLINE VF NegativeInfinity() { return hn::BitCast(DF(), hn::Set(DU32(), 0xFF800000u)); }
 
-// e^x * 2^64 for x <= 0, within 1 ulp; from x = -130 down e^-130 * 2^64, which is nothing beside
-// any sum and a quotient of 0. A NaN stays one.
-HWY_INLINE VF ExpTimesTwoTo64(VF x) {
+// What rounding took from the difference a - b, exactly where nothing overflows.
+HWY_INLINE VF DifferenceError(VF a, VF b, VF difference) {
+  const VF minus_b = hn::Sub(difference, a);
+  return hn::Sub(hn::Sub(a, hn::Sub(difference, minus_b)), hn::Add(b, minus_b));
+}
+
+// e^(x - max) * 2^64 for x <= max, within 1 ulp and what the difference's rounding makes of it.
+// From -130 down e^-130 * 2^64, which is nothing beside any sum and a quotient of 0. A NaN stays
+// one.
+HWY_INLINE VF ExpTimesTwoTo64(VF x, VF max) {
   const DF d;
   const DU32 du;
   const VF low = hn::Set(d, -130.0f);
-  const ReducedExponent reduced = ReduceExponent(hn::IfThenElse(hn::Lt(x, low), low, x));
+  const VF below = hn::Sub(x, max);
+  const auto far = hn::Lt(below, low);
+  const ReducedExponent reduced = ReduceExponent(hn::IfThenElse(far, low, below));
+  VF r = reduced.r;
+#if !HWY_NATIVE_FMA
+  // Without FMA the rest has more roundings, which the difference's makes up for.
+  r = hn::Add(r, hn::IfThenElse(far, hn::Zero(d), DifferenceError(x, max, below)));
+#endif
   const auto power = hn::Add(hn::BitCast(du, reduced.power_of_two), hn::Set(du, 64u << 23));
-  return hn::Mul(ExpNearZero(reduced.r), hn::BitCast(d, power));
+  return hn::Mul(ExpNearZero(r), hn::BitCast(d, power));
+}
+
+// The same for a result of 16 bits, from t = (x - max) log2 e = k + f: 2^f for |f| <= 0.5 is a
+// minimax polynomial, with its roundings within 4 units of 2^-24; the difference's and t's own are
+// |x - max| units each, the constant's half as many.
+HWY_INLINE VF RoughExpTimesTwoTo64(VF x, VF max) {
+  const DF d;
+  const VF low = hn::Set(d, -187.0f);
+  VF t = hn::Mul(hn::Sub(x, max), hn::Set(d, 0x1.715476p+0f));
+  t = hn::IfThenElse(hn::Lt(t, low), low, t);
+  // As in ReduceExponent, with the 64 in the biased exponent.
+  const VF shift = hn::Set(d, 0x1.8p+23f + 127 + 64);
+  const VF shifted = hn::Add(t, shift);
+  const VF f = hn::Sub(t, hn::Sub(shifted, shift));
+  const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(DU32(), shifted)));
+  VF p = hn::Set(d, 0x1.5c08e4p-10f);
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.3d0c52p-7f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b6e4p-5f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf918p-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e428p-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.000002p+0f));
+  return hn::Mul(p, power);
 }
 
 // The largest of the row; anything when it holds a NaN, which the sum then is. at(i) is a full
@@ -54,20 +90,23 @@ HWY_INLINE float MaxOfRow(int64_t columns, const At& at, const Tail& tail) {
 }
 
 // powers = e^(x - max) * 2^64; returns their sum. powers may be x.
-template <class In>
+template <bool kRough, class In>
 HWY_INLINE float PowersOfRow(const In* x, int64_t columns, float max, float* powers) {
   const DF d;
   const VF above = hn::Set(d, max);
+  const auto power_of = [&](VF value) {
+    return kRough ? RoughExpTimesTwoTo64(value, above) : ExpTimesTwoTo64(value, above);
+  };
   float sum[1];
   Accumulate(
       columns,
       [&](Sums<1>& sums, int64_t i) {
-        const VF power = ExpTimesTwoTo64(hn::Sub(Load(x + i), above));
+        const VF power = power_of(Load(x + i));
         Store(power, powers + i);
         sums.of[0] = hn::Add(sums.of[0], power);
       },
       [&](Sums<1>& sums, int64_t i, int64_t count) {
-        const VF power = ExpTimesTwoTo64(hn::Sub(LoadTail(x + i, count), above));
+        const VF power = power_of(LoadTail(x + i, count));
         StoreTail(power, powers + i, count);
         const auto held = hn::FirstN(d, static_cast<size_t>(count));
         sums.of[0] = hn::Add(sums.of[0], hn::IfThenElseZero(held, power));
@@ -83,10 +122,15 @@ HWY_INLINE void SoftmaxOfRow(const In* x, int64_t columns, float max, bool empty
   const DF d;
   // -inf less itself is NaN: what an empty row's result is, unless it is to be zero.
   const bool empty = empty_is_zero && max == hn::GetLane(NegativeInfinity());
-  const float sum = PowersOfRow(x, columns, empty ? 0.0f : max, powers);
+  constexpr bool kRough = !hwy::IsSame<Out, float>();
+  const float sum = PowersOfRow<kRough>(x, columns, empty ? 0.0f : max, powers);
   // Not so if a NaN was what the maximum left out.
-  const float inverse = empty && sum == sum ? 0.0f : 1.0f / sum;
-  const VF factor = hn::Set(d, inverse);
+  if (empty && sum == sum) {
+    Map(
+        columns, [&](VF) { return hn::Zero(d); }, y, powers);
+    return;
+  }
+  const VF factor = hn::Set(d, 1.0f / sum);
   Map(
       columns, [&](VF power) { return hn::Mul(power, factor); }, y, powers);
 }

@@ -24,7 +24,7 @@ struct RowStats {
 template <class In>
 HWY_INLINE RowStats StatsOf(const In* x, int64_t columns, float eps) {
   const DF d;
-  const float count = static_cast<float>(columns);
+  const float share = 1.0f / static_cast<float>(columns);
   float sum[1];
   Accumulate(
       columns, [&](Sums<1>& sums, int64_t i) { sums.of[0] = hn::Add(sums.of[0], Load(x + i)); },
@@ -32,7 +32,7 @@ HWY_INLINE RowStats StatsOf(const In* x, int64_t columns, float eps) {
         sums.of[0] = hn::Add(sums.of[0], LoadTail(x + i, left));
       },
       sum);
-  const float near_mean = sum[0] / count;
+  const float near_mean = sum[0] * share;
   const VF near = hn::Set(d, near_mean);
   const auto add = [](Sums<2>& sums, VF difference) {
     sums.of[0] = hn::Add(sums.of[0], difference);
@@ -47,8 +47,8 @@ HWY_INLINE RowStats StatsOf(const In* x, int64_t columns, float eps) {
         add(sums, hn::IfThenElseZero(held, hn::Sub(LoadTail(x + i, left), near)));
       },
       moments);
-  const float correction = moments[0] / count;
-  const float variance = moments[1] / count - correction * correction;
+  const float correction = moments[0] * share;
+  const float variance = moments[1] * share - correction * correction;
   const VF root = hn::Sqrt(hn::Set(d, (variance < 0 ? 0.0f : variance) + eps));
   return {near_mean + correction, hn::GetLane(hn::Div(hn::Set(d, 1.0f), root))};
 }
@@ -64,8 +64,8 @@ void LayerNormTyped(const LayerNormArgs& args, const float* weight, const float*
     const auto normalised = [&](VF value) { return hn::Mul(hn::Sub(value, mean), scale); };
     if (weight != nullptr && bias != nullptr) {
       Map(
-          columns, [&](VF value, VF w, VF b) { return hn::Add(hn::Mul(normalised(value), w), b); },
-          y, x, weight, bias);
+          columns, [&](VF value, VF w, VF b) { return hn::MulAdd(normalised(value), w, b); }, y, x,
+          weight, bias);
     } else if (weight != nullptr) {
       Map(
           columns, [&](VF value, VF w) { return hn::Mul(normalised(value), w); }, y, x, weight);

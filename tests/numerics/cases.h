@@ -45,6 +45,9 @@ struct OutputError {
   std::function<std::function<double(int64_t row, int64_t column)>(
       const std::vector<Tensor>& inputs)>
       magnitudes{};
+  // Whether terms cancel near 0, where an error in a cell's own last places says nothing: it is
+  // recorded in those of the row's largest.
+  bool cancels = false;
 };
 
 struct Case {

@@ -158,7 +158,8 @@ TEST_P(RowReductions, IdleLanesAddNothingToTheVariance) {
       const double n = 1 / std::sqrt(1 + static_cast<double>(1e-5f));
       want = Mapped(want, [&](double, int64_t, int64_t i) { return i % 2 == 0 ? n : -n; });
       Bound bound;
-      bound.fp32_roundings = 4;  // every sum is exact: eps, root, reciprocal, product
+      // A mean by the reciprocal of the columns is not whole, and then the squares' sum rounds.
+      bound.fp32_roundings = (40 + static_cast<double>(columns) / 512) / 2 + 5;
       const Comparison comparison = Compare(want, got[0], bound);
       EXPECT_TRUE(comparison.within) << columns << ": " << comparison.message;
     });

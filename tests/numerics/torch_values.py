@@ -80,8 +80,39 @@ def swiglu_clamped_cases(dtype, generator):
     yield "clamped", {"gate_up": gate_up, "y": experts._apply_gate(gate_up.float()).to(dtype)}
 
 
+def row_cases(dtype, generator):
+    def draw(*shape, scale=1.0, mean=0.0):
+        return (torch.randn(*shape, generator=generator) * scale + mean).to(dtype)
+
+    for columns in (65, 576):
+        x, w, b = draw(2, columns, scale=3.0, mean=5.0), draw(columns), draw(columns)
+        yield (
+            f"layer_norm_{columns}",
+            {
+                "x": x,
+                "weight": w,
+                "bias": b,
+                "y": torch.nn.functional.layer_norm(x, (columns,), w, b, 1e-5),
+            },
+        )
+        x = draw(2, columns, scale=4.0)
+        yield f"softmax_{columns}", {"x": x, "y": torch.softmax(x, -1)}
+        # Zeros and infinities, so that the sum is exact.
+        out = torch.rand(2, columns, generator=generator) < 0.4
+        mask = torch.zeros(2, columns, dtype=dtype).masked_fill(out, -torch.inf)
+        yield (
+            f"softmax_masked_{columns}",
+            {"x": x, "mask": mask, "y": torch.softmax(x + mask, -1)},
+        )
+
+
 # The end of each file's name, and what is in it.
-GROUPS = {"": cases, "_gelu": gelu_cases, "_swiglu_clamped": swiglu_clamped_cases}
+GROUPS = {
+    "": cases,
+    "_gelu": gelu_cases,
+    "_swiglu_clamped": swiglu_clamped_cases,
+    "_rows": row_cases,
+}
 
 
 def write(group):

@@ -87,6 +87,7 @@ Case LayerNormCase(DType x, DType y, const Columns& columns, DType w) {
     return Magnitudes(inputs, columns.weight ? &inputs[weight_at] : nullptr,
                       columns.bias ? &inputs[bias_at] : nullptr);
   };
+  error.cancels = true;
   c.errors = {error};
   if (x == y) c.in_place.push_back({0});
   c.run = [=](const std::string& name, const ExecutionContext& context, Views in, Views out) {
