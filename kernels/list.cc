@@ -2,6 +2,7 @@
 
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -27,6 +28,7 @@ constexpr KernelEntry kKernels[] = {
     {"swiglu", Describe<SwiGluImplementations>},
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},
+    {"causal_softmax", Describe<CausalSoftmaxImplementations>},
     {"embedding", Describe<EmbeddingImplementations>},
     {"linear", Describe<LinearImplementations>},
     {"mlp_swiglu", Describe<MlpSwiGluImplementations>},

@@ -8,6 +8,7 @@
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
 #include "kernels/base/cuda_table.h"
 #include "kernels/base/unary_cuda.h"
+#include "kernels/causal_softmax/causal_softmax_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
@@ -22,6 +23,7 @@ FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
+FuseblockCausalSoftmax LaunchCausalSoftmax;
 FuseblockEmbedding LaunchEmbedding;
 FuseblockLinearPlan MakeLinearPlan;
 FuseblockLinearPlanFree FreeLinearPlan;
@@ -42,6 +44,7 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("swiglu", LaunchSwiGlu),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
+    Entry("causal_softmax", LaunchCausalSoftmax),
     Entry("embedding", LaunchEmbedding),
     Entry("linear_plan", MakeLinearPlan),
     Entry("linear_plan_free", FreeLinearPlan),

@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -60,6 +61,7 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
       {"swiglu", Describe<SwiGluImplementations>, SwiGluCases},
       {"rms_norm", Describe<RmsNormImplementations>, RmsNormCases},
       {"add_rms_norm", Describe<AddRmsNormImplementations>, AddRmsNormCases},
+      {"causal_softmax", Describe<CausalSoftmaxImplementations>, CausalSoftmaxCases},
       {"embedding", Describe<EmbeddingImplementations>, EmbeddingCases},
   };
   return *kernels;

@@ -30,6 +30,9 @@ inline std::vector<DType> WithFp32(DType dtype) {
 std::vector<Case> UnaryCases(absl::Span<const Implementation<UnaryArgs>> list,
                              double (*roundings)(DType out));
 
+// The roundings of a causal softmax, in units of 2^-24.
+double CausalSoftmaxRoundings(DType out, int64_t columns);
+
 // Every kernel's cases, in the files of this folder; a new kernel is a line here and one in
 // KernelsUnderTest().
 std::vector<Case> AddResidualCases();
@@ -39,6 +42,7 @@ std::vector<Case> GeluTanhCases();
 std::vector<Case> SwiGluCases();
 std::vector<Case> RmsNormCases();
 std::vector<Case> AddRmsNormCases();
+std::vector<Case> CausalSoftmaxCases();
 std::vector<Case> EmbeddingCases();
 
 }  // namespace fuseblock::testing
