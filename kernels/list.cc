@@ -6,10 +6,13 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp_swiglu/mlp_swiglu.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
+#include "kernels/softmax/softmax.h"
+#include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace fuseblock {
@@ -28,6 +31,9 @@ constexpr KernelEntry kKernels[] = {
     {"swiglu", Describe<SwiGluImplementations>},
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},
+    {"layer_norm", Describe<LayerNormImplementations>},
+    {"softmax", Describe<SoftmaxImplementations>},
+    {"softmax_masked", Describe<SoftmaxMaskedImplementations>},
     {"causal_softmax", Describe<CausalSoftmaxImplementations>},
     {"embedding", Describe<EmbeddingImplementations>},
     {"linear", Describe<LinearImplementations>},

@@ -14,85 +14,57 @@ HWY_BEFORE_NAMESPACE();
 namespace fuseblock {
 namespace HWY_NAMESPACE {
 
-// The sum of row.At(i)^2 for i < columns. Four accumulators take up to kTerms vectors each before
-// they are added to the total, so that no lane's chain of additions is long; the order is a
-// function of `columns` alone. A row is read by At(i), a full vector from column i, and Tail(i,
-// count).
-template <class Row>
-HWY_INLINE float SumOfSquares(const Row& row, int64_t columns) {
-  constexpr int64_t kTerms = 32;
+// 1 / sqrt(mean(h^2) + eps), where at(i) is a full vector of h from column i and tail(i, count) the
+// last one, with zeros beyond the row.
+template <class At, class Tail>
+HWY_INLINE float InverseRootOf(int64_t columns, float eps, const At& at, const Tail& tail) {
   const DF d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  VF total = hn::Zero(d);
-  int64_t i = 0;
-  while (i < columns) {
-    const int64_t end = HWY_MIN(columns, i + 4 * kTerms * lanes);
-    VF sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
-    for (; i + 4 * lanes <= end; i += 4 * lanes) {
-      const VF v0 = row.At(i), v1 = row.At(i + lanes);
-      const VF v2 = row.At(i + 2 * lanes), v3 = row.At(i + 3 * lanes);
-      sum0 = hn::MulAdd(v0, v0, sum0);
-      sum1 = hn::MulAdd(v1, v1, sum1);
-      sum2 = hn::MulAdd(v2, v2, sum2);
-      sum3 = hn::MulAdd(v3, v3, sum3);
-    }
-    for (; i + lanes <= end; i += lanes) {
-      const VF v = row.At(i);
-      sum0 = hn::MulAdd(v, v, sum0);
-    }
-    if (i < end) {
-      const VF v = row.Tail(i, end - i);
-      sum1 = hn::MulAdd(v, v, sum1);
-      i = end;
-    }
-    total = hn::Add(total, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3)));
-  }
-  return hn::GetLane(hn::SumOfLanes(d, total));
+  float sum[1];
+  Accumulate(
+      columns,
+      [&](Sums<1>& sums, int64_t i) {
+        const VF v = at(i);
+        sums.of[0] = hn::MulAdd(v, v, sums.of[0]);
+      },
+      [&](Sums<1>& sums, int64_t i, int64_t count) {
+        const VF v = tail(i, count);
+        sums.of[0] = hn::MulAdd(v, v, sums.of[0]);
+      },
+      sum);
+  const VF mean = hn::Div(hn::Set(d, sum[0]), hn::Set(d, static_cast<float>(columns)));
+  return hn::GetLane(hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Add(mean, hn::Set(d, eps)))));
 }
 
-// 1 / sqrt(mean(row^2) + eps), in every lane.
-template <class Row>
-HWY_INLINE VF InverseRoot(const Row& row, int64_t columns, float eps) {
-  const DF d;
-  const VF mean =
-      hn::Div(hn::Set(d, SumOfSquares(row, columns)), hn::Set(d, static_cast<float>(columns)));
-  return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Add(mean, hn::Set(d, eps))));
+template <class In>
+HWY_INLINE float InverseRoot(const In* x, int64_t columns, float eps) {
+  return InverseRootOf(
+      columns, eps, [&](int64_t i) { return Load(x + i); },
+      [&](int64_t i, int64_t count) { return LoadTail(x + i, count); });
 }
 
-// Stands for an absent weight.
-struct NoWeight {};
-
-// What follows the mean: y = h * inverse * (weight + offset), as the form rounds it.
-template <class Out, class Weight, RmsNormForm kForm>
-struct RmsScale {
-  VF inverse, offset;
-
-  HWY_INLINE VF operator()(VF h, VF weight) const {
-    VF n = hn::Mul(h, inverse);
-    if constexpr (kForm == RmsNormForm::kNormalisedFirst) n = RoundedTo<Out>(n);
-    if constexpr (hwy::IsSame<Weight, NoWeight>()) {
-      return n;
-    } else {
-      return hn::Mul(n, hn::Add(weight, offset));
-    }
-  }
-};
-
-template <class Weight>
-HWY_INLINE VF WeightAt(const Weight* weight, int64_t i) {
-  if constexpr (hwy::IsSame<Weight, NoWeight>()) {
-    return hn::Zero(DF());
+// y = x * inverse * factor, as the form rounds it. factor: weight + offset in FP32, or null.
+template <RmsNormForm kForm, class Out, class In>
+HWY_INLINE void ScaleRow(const In* x, float inverse, const float* factor, int64_t columns, Out* y) {
+  const VF scale = hn::Set(DF(), inverse);
+  const auto normalised = [&](VF h) {
+    const VF n = hn::Mul(h, scale);
+    return kForm == RmsNormForm::kNormalisedFirst ? RoundedTo<Out>(n) : n;
+  };
+  if (factor == nullptr) {
+    Map(columns, normalised, y, x);
   } else {
-    return Load(weight + i);
+    Map(
+        columns, [&](VF h, VF w) { return hn::Mul(normalised(h), w); }, y, x, factor);
   }
 }
 
-template <class Weight>
-HWY_INLINE VF WeightTail(const Weight* weight, int64_t i, int64_t count) {
-  if constexpr (hwy::IsSame<Weight, NoWeight>()) {
-    return hn::Zero(DF());
+template <class Out, class In>
+HWY_INLINE void ScaleRow(RmsNormForm form, const In* x, float inverse, const float* factor,
+                         int64_t columns, Out* y) {
+  if (form == RmsNormForm::kNormalisedFirst) {
+    ScaleRow<RmsNormForm::kNormalisedFirst>(x, inverse, factor, columns, y);
   } else {
-    return LoadTail(weight + i, count);
+    ScaleRow<RmsNormForm::kOnce>(x, inverse, factor, columns, y);
   }
 }
 

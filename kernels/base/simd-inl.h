@@ -152,6 +152,49 @@ HWY_INLINE void StoreTail(VF value, T* to, int64_t count) {
   memcpy(to, buffer, static_cast<size_t>(count) * sizeof(T));
 }
 
+// The sums of what step(sums, i) adds for each full vector of `columns` elements, at i, and
+// tail(sums, i, count) for the rest. Four sets of sums take up to kTerms vectors each before they
+// are added to the total, so that no lane's chain of additions is long; the order is a function of
+// `columns` alone.
+template <int kCount>
+struct Sums {
+  VF of[kCount];
+};
+
+template <int kCount, class Step, class TailStep>
+HWY_INLINE void Accumulate(int64_t columns, const Step& step, const TailStep& tail,
+                           float (&result)[kCount]) {
+  constexpr int64_t kTerms = 32;
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  Sums<kCount> total;
+  for (VF& sum : total.of) sum = hn::Zero(d);
+  int64_t i = 0;
+  while (i < columns) {
+    const int64_t end = HWY_MIN(columns, i + 4 * kTerms * lanes);
+    Sums<kCount> sums0, sums1, sums2, sums3;
+    for (int k = 0; k < kCount; ++k) {
+      sums0.of[k] = sums1.of[k] = sums2.of[k] = sums3.of[k] = hn::Zero(d);
+    }
+    for (; i + 4 * lanes <= end; i += 4 * lanes) {
+      step(sums0, i);
+      step(sums1, i + lanes);
+      step(sums2, i + 2 * lanes);
+      step(sums3, i + 3 * lanes);
+    }
+    for (; i + lanes <= end; i += lanes) step(sums0, i);
+    if (i < end) {
+      tail(sums1, i, end - i);
+      i = end;
+    }
+    for (int k = 0; k < kCount; ++k) {
+      total.of[k] = hn::Add(total.of[k], hn::Add(hn::Add(sums0.of[k], sums1.of[k]),
+                                                 hn::Add(sums2.of[k], sums3.of[k])));
+    }
+  }
+  for (int k = 0; k < kCount; ++k) result[k] = hn::GetLane(hn::SumOfLanes(d, total.of[k]));
+}
+
 // out[i] = f(in[i]...) for count elements; out may be one of the inputs.
 template <class Out, class F, class... In>
 HWY_INLINE void Map(int64_t count, const F& f, Out* out, const In*... in) {

@@ -2,7 +2,11 @@
 // built for and what the machine has.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
+
+#include "kernels/base/dtype.h"
 
 namespace fuseblock {
 
@@ -11,5 +15,20 @@ std::string SimdTarget();
 
 // For the kernels' lists: Highway always has a target; its name is the detail.
 std::string HighwayUnavailable(std::string* detail);
+
+// to[i] = from[i] + addend in FP32, for a kernel that uses a vector of 16-bit weights in many rows.
+void WidenToFloat(const void* from, DType dtype, float addend, int64_t count, float* to);
+
+// Such a vector in FP32: the operand itself where it is that already, else a copy made once.
+class FloatVector {
+ public:
+  // data: null gives a null data().
+  FloatVector(const void* data, DType dtype, float addend, int64_t count);
+  const float* data() const { return data_; }
+
+ private:
+  std::unique_ptr<float[]> copy_;
+  const float* data_;
+};
 
 }  // namespace fuseblock

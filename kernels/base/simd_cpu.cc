@@ -1,16 +1,26 @@
-// Which of the instruction sets that the vector kernels were built for this machine uses.
+// Which of the instruction sets that the vector kernels were built for this machine uses, and what
+// such kernels need on their way in.
 #include "kernels/base/simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/base/simd_cpu.cc"
 #include "hwy/foreach_target.h"
-#include "hwy/highway.h"
+#include "kernels/base/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fuseblock {
 namespace HWY_NAMESPACE {
 
 int64_t ThisTarget() { return HWY_TARGET; }
+
+void Widen(const void* from, DType dtype, float addend, int64_t count, float* to) {
+  VisitFloat(dtype, [&](auto type) {
+    const VF added = hn::Set(DF(), addend);
+    Map(
+        count, [&](VF value) { return hn::Add(value, added); }, to,
+        static_cast<const decltype(type)*>(from));
+  });
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace fuseblock
@@ -20,12 +30,25 @@ HWY_AFTER_NAMESPACE();
 namespace fuseblock {
 
 HWY_EXPORT(ThisTarget);
+HWY_EXPORT(Widen);
 
 std::string SimdTarget() { return hwy::TargetName(HWY_DYNAMIC_DISPATCH(ThisTarget)()); }
 
 std::string HighwayUnavailable(std::string* detail) {
   if (detail != nullptr) *detail = SimdTarget();
   return "";
+}
+
+void WidenToFloat(const void* from, DType dtype, float addend, int64_t count, float* to) {
+  HWY_DYNAMIC_DISPATCH(Widen)(from, dtype, addend, count, to);
+}
+
+FloatVector::FloatVector(const void* data, DType dtype, float addend, int64_t count)
+    : data_(static_cast<const float*>(data)) {
+  if (data == nullptr || (dtype == DType::kF32 && addend == 0)) return;
+  copy_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count));
+  WidenToFloat(data, dtype, addend, count, copy_.get());
+  data_ = copy_.get();
 }
 
 }  // namespace fuseblock

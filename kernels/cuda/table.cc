@@ -10,8 +10,11 @@
 #include "kernels/base/unary_cuda.h"
 #include "kernels/causal_softmax/causal_softmax_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/softmax/softmax_cuda.h"
+#include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
 
 namespace fuseblock {
@@ -23,6 +26,9 @@ FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
+FuseblockLayerNorm LaunchLayerNorm;
+FuseblockSoftmax LaunchSoftmax;
+FuseblockSoftmaxMasked LaunchSoftmaxMasked;
 FuseblockCausalSoftmax LaunchCausalSoftmax;
 FuseblockEmbedding LaunchEmbedding;
 FuseblockLinearPlan MakeLinearPlan;
@@ -44,6 +50,9 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("swiglu", LaunchSwiGlu),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
+    Entry("layer_norm", LaunchLayerNorm),
+    Entry("softmax", LaunchSoftmax),
+    Entry("softmax_masked", LaunchSoftmaxMasked),
     Entry("causal_softmax", LaunchCausalSoftmax),
     Entry("embedding", LaunchEmbedding),
     Entry("linear_plan", MakeLinearPlan),

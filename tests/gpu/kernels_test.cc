@@ -8,8 +8,11 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
+#include "kernels/softmax/softmax.h"
+#include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 #include "tests/gpu/device_rows.h"
 
@@ -123,6 +126,57 @@ TEST_P(GpuKernels, AddRmsNorm) {
                         r.view(), x.view()));
       EXPECT_EQ(FirstDifference(out[out.size() - 2], r.Read().Copy()), "") << "in place";
       EXPECT_EQ(FirstDifference(out[out.size() - 1], x.Read().Copy()), "") << "in place";
+    }
+  });
+}
+
+TEST_P(GpuKernels, LayerNorm) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType x_dtype : {GetParam(), DType::kF32}) {
+      for (const DType w_dtype : {GetParam(), DType::kF32}) {
+        DeviceRows x = Input(x_dtype, kRows, columns, layout, 1);
+        DeviceRows w = Input(w_dtype, 1, columns, {layout.offset, 0}, 2);
+        DeviceRows b = Input(w_dtype, 1, columns, {layout.offset, 0}, 3);
+        DeviceRows y(GetParam(), kRows, columns, layout);
+        Finish(LayerNorm(stream_.context(), x.view(), w.vector(), b.vector(), 1e-5f, y.view()));
+        out.push_back(y.Read().Copy());
+        if (x_dtype != GetParam()) continue;
+        Finish(LayerNorm(stream_.context(), x.view(), w.vector(), b.vector(), 1e-5f, x.view()));
+        EXPECT_EQ(FirstDifference(out.back(), x.Read().Copy()), "") << "in place";
+      }
+    }
+  });
+}
+
+TEST_P(GpuKernels, Softmax) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType x_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows x = Input(x_dtype, kRows, columns, layout, 1);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(Softmax(stream_.context(), x.view(), y.view()));
+      out.push_back(y.Read().Copy());
+      if (x_dtype != GetParam()) continue;
+      Finish(Softmax(stream_.context(), x.view(), x.view()));
+      EXPECT_EQ(FirstDifference(out.back(), x.Read().Copy()), "") << "in place";
+    }
+  });
+}
+
+TEST_P(GpuKernels, SoftmaxMasked) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType mask_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows x = Input(GetParam(), kRows, columns, layout, 1);
+      DeviceRows mask = Input(mask_dtype, kRows, columns, layout, 2);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(SoftmaxMasked(stream_.context(), x.view(), mask.view(), y.view()));
+      out.push_back(y.Read().Copy());
+      // One mask for all rows.
+      TensorView shared = mask.view();
+      shared.stride[0] = 0;
+      Finish(SoftmaxMasked(stream_.context(), x.view(), shared, y.view()));
+      out.push_back(y.Read().Copy());
+      Finish(SoftmaxMasked(stream_.context(), x.view(), std::nullopt, y.view()));
+      out.push_back(y.Read().Copy());
     }
   });
 }

@@ -7,8 +7,11 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
+#include "kernels/softmax/softmax.h"
+#include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 #include "tests/numerics/cases/case_parts.h"
 
@@ -61,6 +64,9 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
       {"swiglu", Describe<SwiGluImplementations>, SwiGluCases},
       {"rms_norm", Describe<RmsNormImplementations>, RmsNormCases},
       {"add_rms_norm", Describe<AddRmsNormImplementations>, AddRmsNormCases},
+      {"layer_norm", Describe<LayerNormImplementations>, LayerNormCases},
+      {"softmax", Describe<SoftmaxImplementations>, SoftmaxCases},
+      {"softmax_masked", Describe<SoftmaxMaskedImplementations>, SoftmaxMaskedCases},
       {"causal_softmax", Describe<CausalSoftmaxImplementations>, CausalSoftmaxCases},
       {"embedding", Describe<EmbeddingImplementations>, EmbeddingCases},
   };

@@ -37,6 +37,11 @@ struct OutputError {
   bool rounds_intermediate = false;
   // The factor of a cell, from the inputs; empty: none.
   std::function<double(const std::vector<Tensor>& inputs, int64_t row, int64_t column)> factor{};
+  // What a cell's roundings are relative to, where that takes a look at whole rows: called once for
+  // the inputs, it gives the function of the cell. Empty: the cell's value.
+  std::function<std::function<double(int64_t row, int64_t column)>(
+      const std::vector<Tensor>& inputs)>
+      magnitudes{};
 };
 
 struct Case {

@@ -130,6 +130,49 @@ TEST(Reference, RmsNormOfConstants) {
   });
 }
 
+// The mean of 1..n is (n + 1) / 2, their variance (n^2 - 1) / 12; a shift changes nothing.
+TEST(Reference, LayerNormOfAnArithmeticSeries) {
+  constexpr int64_t kColumns = 1001;
+  for (const double shift : {0.0, 4096.0, -1048576.0}) {
+    auto inputs = List(
+        Make(1, kColumns, [&](int64_t, int64_t i) { return static_cast<double>(i + 1) + shift; }));
+    const double root = std::sqrt((1001.0 * 1001.0 - 1) / 12 + static_cast<double>(1e-5f));
+    const auto got = Reference("layer_norm", "fp32_to_fp32", inputs);
+    ExpectRounded(got[0], [&](int64_t, int64_t i) { return static_cast<double>(i - 500) / root; });
+  }
+}
+
+TEST(Reference, LayerNormOfConstantsIsTheBias) {
+  auto inputs = List(
+      Make(4, 37,
+           [](int64_t row, int64_t) { return std::ldexp(-1.1, static_cast<int>(row) * 20 - 30); }),
+      Make(1, 37, [](int64_t, int64_t i) { return static_cast<double>(i); }),
+      Make(1, 37, [](int64_t, int64_t i) { return std::sin(i); }));
+  const auto got = Reference("layer_norm", "fp32_to_fp32_wfp32_b", inputs);
+  for (int64_t row = 0; row < 4; ++row) {
+    for (int64_t i = 0; i < 37; ++i) EXPECT_EQ(got[0].Bits(row, i), inputs[2].Bits(0, i));
+  }
+}
+
+// The powers q^i of q = e^(-1/4) sum to (1 - q^n) / (1 - q).
+TEST(Reference, SoftmaxOfAGeometricSeries) {
+  constexpr int64_t kColumns = 64;
+  auto inputs =
+      List(Make(1, kColumns, [](int64_t, int64_t i) { return -0.25 * static_cast<double>(i); }));
+  const double q = std::exp(-0.25);
+  const double sum = (1 - std::pow(q, kColumns)) / (1 - q);
+  const auto exact = [&](int64_t, int64_t i) {
+    return std::exp(-0.25 * static_cast<double>(i)) / sum;
+  };
+  ExpectRounded(Reference("softmax", "fp32_to_fp32", inputs)[0], exact);
+  ExpectRounded(Reference("softmax_masked", "fp32_to_fp32", inputs)[0], exact);
+  // The same sums from an ascending x and a mask that takes twice of it away.
+  auto parts =
+      List(Make(1, kColumns, [](int64_t, int64_t i) { return 0.25 * static_cast<double>(i); }),
+           Make(1, kColumns, [](int64_t, int64_t i) { return -0.5 * static_cast<double>(i); }));
+  ExpectRounded(Reference("softmax_masked", "fp32_to_fp32_mfp32", parts)[0], exact);
+}
+
 // x = a cos, r = a (1 - cos) + b: h is a + b, whatever the parts.
 TEST(Reference, AddRmsNormSeesOnlyTheSum) {
   auto inputs = List(

@@ -12,8 +12,11 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
+#include "kernels/softmax/softmax.h"
+#include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace fuseblock {
@@ -112,6 +115,48 @@ TEST_F(Refusals, AddRmsNorm) {
          "residual_out: must not overlap y");
   Expect(AddRmsNorm(context_, x, r, std::nullopt, {}, Rounding::kFused, y, At(256, kBF16, {2, 8})),
          "residual_out: expected FP32, got BF16");
+}
+
+TEST_F(Refusals, LayerNorm) {
+  const TensorView x = At(0, kF32, {2, 8}), y = At(64, kF32, {2, 8}), w = At(128, kF32, {8});
+  for (const float eps : {0.0f, -1e-6f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    Expect(LayerNorm(context_, x, w, w, eps, y), "eps: expected a finite value > 0");
+  }
+  Expect(LayerNorm(context_, x, w, At(192, kF32, {9}), 1e-5f, y),
+         "bias: expected a contiguous [8], got [9] FP32");
+  Expect(LayerNorm(context_, x, At(192, kF32, {1, 8}), {}, 1e-5f, y),
+         "weight: expected a contiguous [8]");
+  Expect(LayerNorm(context_, x, At(192, kF16, {8}), {}, 1e-5f, y),
+         "weight: expected FP32, got FP16");
+  Expect(LayerNorm(context_, At(0, kBF16, {2, 8}), At(128, kBF16, {8}), At(192, kF32, {8}), 1e-5f,
+                   At(64, kBF16, {2, 8})),
+         "bias: expected BF16, got FP32");
+  Expect(LayerNorm(context_, x, {}, At(64, kF32, {8}), 1e-5f, y), "y: must not overlap bias");
+  Expect(LayerNorm(context_, At(0, kF32, {8, 2}), {}, {}, 1e-5f, y),
+         "y: expected the shape of x [8, 2], got [2, 8]");
+  Expect(LayerNorm(context_, At(0, kF16, {2, 8}), {}, {}, 1e-5f, At(64, kBF16, {2, 8})),
+         "x: expected BF16 or FP32, got FP16");
+}
+
+TEST_F(Refusals, Softmax) {
+  Expect(Softmax(context_, At(0, kF16, {4}), At(64, kBF16, {4})),
+         "x: expected BF16 or FP32, got FP16");
+  Expect(Softmax(context_, At(0, kF32, {4}), At(2, kF32, {4})),
+         "y: must be x itself or not touch it");
+  TensorView columns = At(0, kF32, {2, 3});
+  columns.stride = {6, 2};
+  Expect(Softmax(context_, columns, At(64, kF32, {2, 3})),
+         "x: axis 1 must be contiguous (stride 1), got stride 2");
+}
+
+TEST_F(Refusals, SoftmaxMasked) {
+  const TensorView x = At(0, kF32, {2, 8}), y = At(64, kF32, {2, 8});
+  Expect(SoftmaxMasked(context_, x, At(128, kF32, {8}), y),
+         "mask: expected the shape of x [2, 8], got [8]");
+  Expect(SoftmaxMasked(context_, x, At(128, DType::kI32, {2, 8}), y),
+         "mask: expected FP32, got INT32");
+  Expect(SoftmaxMasked(context_, x, At(65, kF32, {2, 8}), y),
+         "y: must be mask itself or not touch it");
 }
 
 TEST_F(Refusals, CausalSoftmax) {

@@ -73,6 +73,7 @@ void ExpectWithinBound(const Case& c, const Variant& variant, const std::vector<
     if (error.factor) {
       bound.factor = [&](int64_t row, int64_t column) { return error.factor(inputs, row, column); };
     }
+    if (error.magnitudes) bound.magnitude = error.magnitudes(inputs);
     const Comparison comparison = Compare(expected[i], got[i], bound);
     EXPECT_TRUE(comparison.within) << c.outputs[i].name << " of " << c.name << " on "
                                    << variant.label << ", " << where << ": " << comparison.message;

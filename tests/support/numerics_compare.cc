@@ -17,11 +17,11 @@ double LargestFinite(DType dtype) {
 
 // The bound at one cell, in absolute terms.
 double Allowed(const Bound& bound, DType expected_dtype, DType dtype, double expected,
-               double factor) {
+               double factor, double magnitude) {
   // The reference's rounding where it is FP32's, one more rounding of the arithmetic.
   double allowed = 0.5 * Spacing(expected_dtype, expected);
   if (dtype != DType::kF32) allowed += 0.5 * Spacing(dtype, expected);
-  allowed += bound.fp32_roundings * kUnitRoundoffFp32 * std::abs(expected);
+  allowed += bound.fp32_roundings * kUnitRoundoffFp32 * magnitude;
   // Below the smallest normal each of them is half the smallest subnormal instead.
   allowed += 0.5 * bound.fp32_roundings * Spacing(DType::kF32, 0);
   if (bound.factor) {
@@ -77,8 +77,10 @@ Comparison Compare(const Tensor& expected, const Tensor& got, const Bound& bound
                                   ? LargestFinite(got.dtype()) + spacing / 2 - std::abs(want)
                                   : std::abs(have - want);
       const double factor = bound.factor ? bound.factor(row, column) : 0;
+      const double magnitude = bound.magnitude ? bound.magnitude(row, column) : std::abs(want);
       const double allowed =
-          bound.bit_exact ? 0 : Allowed(bound, expected.dtype(), got.dtype(), want, factor);
+          bound.bit_exact ? 0
+                          : Allowed(bound, expected.dtype(), got.dtype(), want, factor, magnitude);
       if (distance > allowed || (bound.bit_exact && !same)) {
         fail(row, column, distance / spacing, distance / spacing, allowed / spacing);
       } else {

@@ -25,6 +25,9 @@ struct Bound {
   bool bit_exact = false;            // the same bits as the reference, any NaN for any NaN
   bool rounds_intermediate = false;  // to the output's dtype, before the factor
   std::function<double(int64_t row, int64_t column)> factor;  // empty: none
+  // What the FP32 roundings are relative to where terms may cancel: the sum of their magnitudes.
+  // Empty: the value itself.
+  std::function<double(int64_t row, int64_t column)> magnitude{};
 };
 
 struct Comparison {

@@ -1,6 +1,7 @@
 // What the lists of cases in this folder share.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,6 +19,11 @@ inline std::string Label(DType dtype) { return std::string(Traits(dtype).label);
 
 inline std::function<double(int64_t)> Roundings(double count) {
   return [count](int64_t) { return count; };
+}
+
+// The longest chain of additions of a row's sum: lanes and segments, never more than the terms.
+inline double SumChain(int64_t columns) {
+  return std::min<double>(static_cast<double>(columns), 40 + static_cast<double>(columns) / 512);
 }
 
 // The dtypes that an operand beside one of `dtype` may have: that one and FP32.
@@ -42,6 +48,9 @@ std::vector<Case> GeluTanhCases();
 std::vector<Case> SwiGluCases();
 std::vector<Case> RmsNormCases();
 std::vector<Case> AddRmsNormCases();
+std::vector<Case> LayerNormCases();
+std::vector<Case> SoftmaxCases();
+std::vector<Case> SoftmaxMaskedCases();
 std::vector<Case> CausalSoftmaxCases();
 std::vector<Case> EmbeddingCases();
 

@@ -23,8 +23,7 @@ TensorView OneQueryEach(const TensorView& rows) {
 // error, those that count far less, and its chain of additions is at most 40 + KV / 512 long; its
 // reciprocal and the product are one each.
 double CausalSoftmaxRoundings(DType out, int64_t columns) {
-  const double chain = std::min<double>(static_cast<double>(columns), 40 + columns / 512.0);
-  return (out == DType::kF32 ? 104 : 3 * 104 + 44) + 8 + chain;
+  return (out == DType::kF32 ? 104 : 3 * 104 + 44) + 8 + SumChain(columns);
 }
 
 std::vector<Case> CausalSoftmaxCases() {

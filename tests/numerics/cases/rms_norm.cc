@@ -7,14 +7,12 @@
 namespace fuseblock::testing {
 namespace {
 
-// In units of 2^-24: a sum of H squares whose longest chain of additions is at most 40 + H / 512
-// (lanes and segments; never more than H), all terms of one sign, so its relative error is the
-// chain's length, one more for the square; the mean and eps add one each; the root halves all of
-// that. Then the root, its reciprocal, x times it, weight plus offset and the product: one each.
-double RmsRoundings(int64_t columns) {
-  const double chain = std::min<double>(columns, 40 + columns / 512.0);
-  return (chain + 3) / 2 + 5;
-}
+// In units of 2^-24: a sum of H squares, all terms of one sign, so its relative error is the
+// longest chain's length, one more for the square; the mean and eps add one each; the root halves
+// all of that. Then the root, its reciprocal, x times it, weight plus offset and the product: one
+// each. (A mean by the reciprocal of H has one more, which the root halves, and 1 / sqrt within 1
+// ulp has two, as many as root and reciprocal.)
+double RmsRoundings(int64_t columns) { return (SumChain(columns) + 4) / 2 + 5; }
 // The magnitude whose squares, 262,144 of them summed, stay in FP32's range.
 constexpr double kSquareMax = 1e16;
 constexpr double kWeightMax = 16;

@@ -1,0 +1,98 @@
+// Softmax of a row on vectors, for one Highway target at a time: shared by softmax and
+// softmax_masked.
+//
+// Three passes: the maximum; e^(x - max), kept in FP32, and its sum; the quotients. The powers are
+// kept times 2^64, so that none of them is subnormal, and neither is the sum's reciprocal: what is
+// below FP32's normal range is rounded once, in the last product.
+#include "kernels/base/exp-inl.h"
+
+#if defined(FUSEBLOCK_KERNELS_BASE_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FUSEBLOCK_KERNELS_BASE_SOFTMAX_INL_H_
+#undef FUSEBLOCK_KERNELS_BASE_SOFTMAX_INL_H_
+#else
+#define FUSEBLOCK_KERNELS_BASE_SOFTMAX_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace fuseblock {
+namespace HWY_NAMESPACE {
+
+// Below every finite value and every power's logarithm that counts; -inf as a bit pattern.
+HWY_INLINE VF NegativeInfinity() { return hn::BitCast(DF(), hn::Set(DU32(), 0xFF800000u)); }
+
+// e^x * 2^64 for x <= 0, within 1 ulp; from x = -130 down e^-130 * 2^64, which is nothing beside
+// any sum and a quotient of 0. A NaN stays one.
+HWY_INLINE VF ExpTimesTwoTo64(VF x) {
+  const DF d;
+  const DU32 du;
+  const VF low = hn::Set(d, -130.0f);
+  const ReducedExponent reduced = ReduceExponent(hn::IfThenElse(hn::Lt(x, low), low, x));
+  const auto power = hn::Add(hn::BitCast(du, reduced.power_of_two), hn::Set(du, 64u << 23));
+  return hn::Mul(ExpNearZero(reduced.r), hn::BitCast(d, power));
+}
+
+// The largest of the row; anything when it holds a NaN, which the sum then is. at(i) is a full
+// vector from column i, tail(i, count) the last one, whose lanes beyond the row do not matter.
+template <class At, class Tail>
+HWY_INLINE float MaxOfRow(int64_t columns, const At& at, const Tail& tail) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  VF max0 = NegativeInfinity(), max1 = max0, max2 = max0, max3 = max0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= columns; i += 4 * lanes) {
+    max0 = hn::Max(max0, at(i));
+    max1 = hn::Max(max1, at(i + lanes));
+    max2 = hn::Max(max2, at(i + 2 * lanes));
+    max3 = hn::Max(max3, at(i + 3 * lanes));
+  }
+  for (; i + lanes <= columns; i += lanes) max0 = hn::Max(max0, at(i));
+  if (i < columns) {
+    const auto held = hn::FirstN(d, static_cast<size_t>(columns - i));
+    max1 = hn::Max(max1, hn::IfThenElse(held, tail(i, columns - i), NegativeInfinity()));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(max0, max1), hn::Max(max2, max3))));
+}
+
+// powers = e^(x - max) * 2^64; returns their sum. powers may be x.
+template <class In>
+HWY_INLINE float PowersOfRow(const In* x, int64_t columns, float max, float* powers) {
+  const DF d;
+  const VF above = hn::Set(d, max);
+  float sum[1];
+  Accumulate(
+      columns,
+      [&](Sums<1>& sums, int64_t i) {
+        const VF power = ExpTimesTwoTo64(hn::Sub(Load(x + i), above));
+        Store(power, powers + i);
+        sums.of[0] = hn::Add(sums.of[0], power);
+      },
+      [&](Sums<1>& sums, int64_t i, int64_t count) {
+        const VF power = ExpTimesTwoTo64(hn::Sub(LoadTail(x + i, count), above));
+        StoreTail(power, powers + i, count);
+        const auto held = hn::FirstN(d, static_cast<size_t>(count));
+        sums.of[0] = hn::Add(sums.of[0], hn::IfThenElseZero(held, power));
+      },
+      sum);
+  return sum[0];
+}
+
+// y = softmax(x), given the largest x. powers: room for a row; may be x, or y.
+template <class Out, class In>
+HWY_INLINE void SoftmaxOfRow(const In* x, int64_t columns, float max, bool empty_is_zero,
+                             float* powers, Out* y) {
+  const DF d;
+  // -inf less itself is NaN: what an empty row's result is, unless it is to be zero.
+  const bool empty = empty_is_zero && max == hn::GetLane(NegativeInfinity());
+  const float sum = PowersOfRow(x, columns, empty ? 0.0f : max, powers);
+  // Not so if a NaN was what the maximum left out.
+  const float inverse = empty && sum == sum ? 0.0f : 1.0f / sum;
+  const VF factor = hn::Set(d, inverse);
+  Map(
+      columns, [&](VF power) { return hn::Mul(power, factor); }, y, powers);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fuseblock
+HWY_AFTER_NAMESPACE();
+
+#endif  // per target

@@ -1,0 +1,70 @@
+// Softmax on the CPU, FP32 inside, vectorised for the machine at run time (softmax-inl.h).
+#include <memory>
+
+#include "kernels/base/split.h"
+#include "kernels/softmax/softmax.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/softmax/softmax_cpu.cc"
+#include "hwy/foreach_target.h"
+#include "kernels/base/softmax-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fuseblock {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <class Out, class In>
+void SoftmaxTyped(const SoftmaxArgs& args, float* scratch) {
+  const int64_t columns = args.y.cols;
+  for (int64_t row = 0; row < args.y.rows; ++row) {
+    const In* x = static_cast<const In*>(args.x.data) + row * args.x.stride;
+    Out* y = static_cast<Out*>(args.y.data) + row * args.y.stride;
+    const float max = MaxOfRow(
+        columns, [&](int64_t i) { return Load(x + i); },
+        [&](int64_t i, int64_t count) { return LoadTail(x + i, count); });
+    if constexpr (hwy::IsSame<Out, float>()) {
+      SoftmaxOfRow(x, columns, max, /*empty_is_zero=*/false, y, y);
+    } else {
+      SoftmaxOfRow(x, columns, max, /*empty_is_zero=*/false, scratch, y);
+    }
+  }
+}
+
+}  // namespace
+
+// scratch: room for a row.
+void SoftmaxRows(const SoftmaxArgs& args, float* scratch) {
+  VisitFloat(args.y_dtype, [&](auto out) {
+    using Out = decltype(out);
+    if (args.x_dtype == args.y_dtype) {
+      SoftmaxTyped<Out, Out>(args, scratch);
+    } else {
+      SoftmaxTyped<Out, float>(args, scratch);
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fuseblock
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fuseblock {
+
+HWY_EXPORT(SoftmaxRows);
+
+absl::Status SoftmaxHighway(const ExecutionContext& context, const SoftmaxArgs& args) {
+  const int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
+  ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
+    SoftmaxArgs part = args;
+    part.x = RowRange(args.x, args.x_dtype, begin, end);
+    part.y = RowRange(args.y, args.y_dtype, begin, end);
+    const auto scratch = std::make_unique_for_overwrite<float[]>(args.y.cols);
+    HWY_DYNAMIC_DISPATCH(SoftmaxRows)(part, scratch.get());
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace fuseblock
+#endif  // HWY_ONCE
