@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -53,6 +54,10 @@ constexpr RowKernel kRowKernels[] = {
     {"add_rms_norm", 3, 2,
      [](const Context& c, Inputs in, Outputs out) {
        return AddRmsNorm(c, in[0], in[1], in[2], kRmsNorm, Rounding::kFused, out[0], out[1]);
+     }},
+    {"causal_softmax", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) {
+       return CausalSoftmax(c, in[0], 1.0f, out[0]);
      }},
     {"embedding", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {

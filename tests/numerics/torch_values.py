@@ -71,8 +71,17 @@ def gelu_cases(dtype, generator):
     yield "tanh", {"x": x, "y": torch.nn.functional.gelu(x, approximate="tanh")}
 
 
+def causal_cases(dtype, generator):
+    """As transformers' eager attention: the mask added as -inf, softmax in FP32, stored."""
+    for queries, keys in ((33, 33), (5, 70), (1, 17)):
+        x = (torch.randn(queries, keys, generator=generator) * 3).to(dtype)
+        mask = torch.full((queries, keys), -torch.inf, dtype=dtype).triu(keys - queries + 1)
+        y = torch.softmax(x + mask, dim=-1, dtype=torch.float32).to(dtype)
+        yield f"{queries}x{keys}", {"x": x, "y": y}
+
+
 # The end of each file's name, and what is in it.
-GROUPS = {"": cases, "_gelu": gelu_cases}
+GROUPS = {"": cases, "_gelu": gelu_cases, "_causal": causal_cases}
 
 
 def write(group):

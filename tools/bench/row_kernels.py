@@ -68,6 +68,19 @@ def add_rms_norm(x: torch.Tensor, r: torch.Tensor, weight: torch.Tensor) -> Tens
     return functional.rms_norm(h, h.shape[-1:], weight, EPS), h
 
 
+def causal_softmax(x: torch.Tensor) -> torch.Tensor:
+    queries, keys = x.shape[-2:]
+    masked = torch.ones(queries, keys, dtype=torch.bool, device=x.device).triu(keys - queries + 1)
+    return torch.softmax(x.masked_fill(masked, -math.inf), dim=-1)
+
+
+def bytes_of_kept_scores(inputs: Tensors) -> int:
+    (x,) = inputs
+    queries, keys = x.shape[-2:]
+    kept = sum(max(0, query + 1 + keys - queries) for query in range(queries))
+    return x.numel() // (queries * keys) * kept * x.element_size()
+
+
 def bytes_of_looked_up_rows(inputs: Tensors) -> int:
     ids, table = inputs
     return size_of([ids]) + ids.numel() * table.shape[1] * table.element_size()
@@ -86,6 +99,13 @@ KERNELS: dict[str, RowKernel] = {
     "rms_norm": RowKernel(lambda d: (d.normal(), d.weight()), rms_norm),
     "add_rms_norm": RowKernel(
         lambda d: (d.normal(), d.normal(), d.weight()), add_rms_norm, outputs=2
+    ),
+    "causal_softmax": RowKernel(
+        lambda d: (d.normal(),),
+        causal_softmax,
+        read_bytes=bytes_of_kept_scores,
+        large=(16, 2048, 2048),
+        small=((16, 256, 256), (1, 576, 576)),
     ),
     "embedding": RowKernel(
         lambda d: (
