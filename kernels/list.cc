@@ -2,6 +2,7 @@
 
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -36,6 +37,7 @@ constexpr KernelEntry kKernels[] = {
     {"layer_norm", Describe<LayerNormImplementations>},
     {"softmax", Describe<SoftmaxImplementations>},
     {"softmax_masked", Describe<SoftmaxMaskedImplementations>},
+    {"causal_softmax", Describe<CausalSoftmaxImplementations>},
     {"embedding", Describe<EmbeddingImplementations>},
     {"rope", Describe<RopeImplementations>},
     {"linear", Describe<LinearImplementations>},

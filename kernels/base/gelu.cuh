@@ -14,21 +14,10 @@
 
 #include <type_traits>
 
+#include "kernels/base/approx.cuh"
 #include "kernels/base/gelu.h"
 
 namespace fuseblock {
-
-__device__ inline float Exp2Approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ inline float ReciprocalApprox(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // c[0] + c[1] x + ...
 template <int N>

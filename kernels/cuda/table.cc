@@ -8,6 +8,7 @@
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
 #include "kernels/base/cuda_table.h"
 #include "kernels/base/unary_cuda.h"
+#include "kernels/causal_softmax/causal_softmax_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
@@ -31,6 +32,7 @@ FuseblockAddRmsNorm LaunchAddRmsNorm;
 FuseblockLayerNorm LaunchLayerNorm;
 FuseblockSoftmax LaunchSoftmax;
 FuseblockSoftmaxMasked LaunchSoftmaxMasked;
+FuseblockCausalSoftmax LaunchCausalSoftmax;
 FuseblockEmbedding LaunchEmbedding;
 FuseblockRope LaunchRope;
 FuseblockLinearPlan MakeLinearPlan;
@@ -56,6 +58,7 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("layer_norm", LaunchLayerNorm),
     Entry("softmax", LaunchSoftmax),
     Entry("softmax_masked", LaunchSoftmaxMasked),
+    Entry("causal_softmax", LaunchCausalSoftmax),
     Entry("embedding", LaunchEmbedding),
     Entry("rope", LaunchRope),
     Entry("linear_plan", MakeLinearPlan),

@@ -15,6 +15,7 @@
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/base/status.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -25,6 +26,7 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
 #include "server/engine/cpu_team.h"
 
 namespace fuseblock {
@@ -73,6 +75,8 @@ constexpr RowKernel kRowKernels[] = {
      [](const Context& c, Inputs in, Outputs out) {
        return SwiGlu(c, in[0], in[1], Rounding::kFused, out[0]);
      }},
+    {"swiglu_clamped", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) { return SwiGluClamped(c, in[0], out[0]); }},
     {"rms_norm", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {
        return RmsNorm(c, in[0], in[1], kRmsNorm, out[0]);
@@ -92,6 +96,10 @@ constexpr RowKernel kRowKernels[] = {
        return SoftmaxMasked(c, in[0], in[1], out[0]);
      }},
     {"rope", 2, 1, RunRope},
+    {"causal_softmax", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) {
+       return CausalSoftmax(c, in[0], 1.0f, out[0]);
+     }},
     {"embedding", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {
        return Embedding(c, in[0], in[1], 1.0f, out[0]);

@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -93,6 +94,7 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
       {"layer_norm", Describe<LayerNormImplementations>, LayerNormCases},
       {"softmax", Describe<SoftmaxImplementations>, SoftmaxCases},
       {"softmax_masked", Describe<SoftmaxMaskedImplementations>, SoftmaxMaskedCases},
+      {"causal_softmax", Describe<CausalSoftmaxImplementations>, CausalSoftmaxCases},
       {"embedding", Describe<EmbeddingImplementations>, EmbeddingCases},
       {"rope", Describe<RopeImplementations>, RopeCases},
   };

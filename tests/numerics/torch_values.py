@@ -106,12 +106,22 @@ def row_cases(dtype, generator):
         )
 
 
+def causal_cases(dtype, generator):
+    """As transformers' eager attention: the mask added as -inf, softmax in FP32, stored."""
+    for queries, keys in ((33, 33), (5, 70), (1, 17)):
+        x = (torch.randn(queries, keys, generator=generator) * 3).to(dtype)
+        mask = torch.full((queries, keys), -torch.inf, dtype=dtype).triu(keys - queries + 1)
+        y = torch.softmax(x + mask, dim=-1, dtype=torch.float32).to(dtype)
+        yield f"{queries}x{keys}", {"x": x, "y": y}
+
+
 # The end of each file's name, and what is in it.
 GROUPS = {
     "": cases,
     "_gelu": gelu_cases,
     "_swiglu_clamped": swiglu_clamped_cases,
     "_rows": row_cases,
+    "_causal": causal_cases,
 }
 
 

@@ -49,6 +49,8 @@ class RowKernel:
     outputs: int = 1  # each of the case's shape and dtype
     # What PyTorch's function takes, made before the timing.
     peer_inputs: Callable[[Tensors], Tensors] = lambda inputs: inputs
+    # For torch.compile the function of our operands, where it does without some of those.
+    fused: Callable[..., torch.Tensor | Tensors] | None = None
     # The same function of our operands, where PyTorch's takes others or loses digits even in FP64.
     exact: Callable[..., torch.Tensor | Tensors] | None = None
     # Bytes that must be read of these inputs, where that is not all of them.
@@ -75,6 +77,28 @@ def add_rms_norm(x: torch.Tensor, r: torch.Tensor, weight: torch.Tensor) -> Tens
     return functional.rms_norm(h, h.shape[-1:], weight, EPS), h
 
 
+def later_columns(x: torch.Tensor) -> torch.Tensor:
+    """True where a causal row may not look."""
+    queries, keys = x.shape[-2:]
+    whole = torch.ones(queries, keys, dtype=torch.bool, device=x.device)
+    return whole.triu(keys - queries + 1)
+
+
+def softmax_without(x: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x.masked_fill(masked, -math.inf), dim=-1)
+
+
+def causal_softmax(x: torch.Tensor) -> torch.Tensor:
+    return softmax_without(x, later_columns(x))
+
+
+def bytes_of_kept_scores(inputs: Tensors) -> int:
+    (x,) = inputs
+    queries, keys = x.shape[-2:]
+    kept = sum(max(0, query + 1 + keys - queries) for query in range(queries))
+    return x.numel() // (queries * keys) * kept * x.element_size()
+
+
 def bytes_of_looked_up_rows(inputs: Tensors) -> int:
     ids, table = inputs
     return size_of([ids]) + ids.numel() * table.shape[1] * table.element_size()
@@ -88,6 +112,11 @@ def gelu_erf_exactly(x: torch.Tensor) -> torch.Tensor:
 def gelu_tanh_exactly(x: torch.Tensor) -> torch.Tensor:
     """1 + tanh(u) is 2 sigmoid(2u), which does not cancel."""
     return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+def swiglu_clamped(gate_up: torch.Tensor) -> torch.Tensor:
+    gate, up = gate_up[..., ::2].clamp(max=7), gate_up[..., 1::2].clamp(-7, 7)
+    return (up + 1) * (gate * torch.sigmoid(1.702 * gate))
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -139,6 +168,9 @@ KERNELS: dict[str, RowKernel] = {
     "swiglu": RowKernel(
         lambda d: (d.normal(), d.normal()), lambda gate, up: functional.silu(gate) * up
     ),
+    "swiglu_clamped": RowKernel(
+        lambda d: (d.normal(*d.shape[:-1], 2 * d.shape[-1]),), swiglu_clamped
+    ),
     "rms_norm": RowKernel(lambda d: (d.normal(), d.weight()), rms_norm),
     "add_rms_norm": RowKernel(
         lambda d: (d.normal(), d.normal(), d.weight()), add_rms_norm, outputs=2
@@ -157,6 +189,16 @@ KERNELS: dict[str, RowKernel] = {
         small=((256, 32, 128),),
         cpu=((512, 32, 128), (64, 9, 64)),
         numerics=((256, 9, 64), (2048, 4, 128)),
+    ),
+    "causal_softmax": RowKernel(
+        lambda d: (d.normal(),),
+        softmax_without,
+        peer_inputs=lambda inputs: (*inputs, later_columns(*inputs)),
+        fused=causal_softmax,
+        exact=causal_softmax,
+        read_bytes=bytes_of_kept_scores,
+        large=(16, 2048, 2048),
+        small=((16, 256, 256), (1, 576, 576)),
     ),
     "embedding": RowKernel(
         lambda d: (
@@ -188,20 +230,19 @@ def case_of(kernel: str, shape: Shape, dtype: str) -> dict[str, str | int]:
     }
 
 
-def torch_function(kernel: str) -> Callable[..., torch.Tensor | Tensors]:
-    """PyTorch's function in a frame of our own: torch.compile leaves its own library's alone."""
-    function = KERNELS[kernel].torch
+def compiled(kernel: str) -> Callable[..., torch.Tensor | Tensors]:
+    """PyTorch's function compiled anew for one shape, of compiled_inputs."""
+    function = KERNELS[kernel].fused or KERNELS[kernel].torch
 
     def call(*operands: torch.Tensor) -> torch.Tensor | Tensors:
-        return function(*operands)
+        return function(*operands)  # in a frame of ours: its own library's are left alone
 
-    return call
-
-
-def compiled(kernel: str) -> Callable[..., torch.Tensor | Tensors]:
-    """The same compiled anew, for one shape."""
     torch._dynamo.reset()
-    return torch.compile(torch_function(kernel), dynamic=False, fullgraph=True)
+    return torch.compile(call, dynamic=False, fullgraph=True)
+
+
+def compiled_inputs(kernel: str, inputs: Tensors) -> Tensors:
+    return inputs if KERNELS[kernel].fused else KERNELS[kernel].peer_inputs(inputs)
 
 
 def as_tuple(result: torch.Tensor | Tensors) -> Tensors:
