@@ -8,6 +8,7 @@
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
 #include "kernels/base/cuda_table.h"
 #include "kernels/base/unary_cuda.h"
+#include "kernels/causal_softmax/causal_softmax_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
@@ -16,6 +17,7 @@
 #include "kernels/softmax/softmax_cuda.h"
 #include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
+#include "kernels/swiglu_clamped/swiglu_clamped_cuda.h"
 
 namespace fuseblock {
 
@@ -24,11 +26,13 @@ FuseblockUnary LaunchSilu;
 FuseblockUnary LaunchGeluErf;
 FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
+FuseblockSwiGluClamped LaunchSwiGluClamped;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
 FuseblockLayerNorm LaunchLayerNorm;
 FuseblockSoftmax LaunchSoftmax;
 FuseblockSoftmaxMasked LaunchSoftmaxMasked;
+FuseblockCausalSoftmax LaunchCausalSoftmax;
 FuseblockEmbedding LaunchEmbedding;
 FuseblockRope LaunchRope;
 FuseblockLinearPlan MakeLinearPlan;
@@ -48,11 +52,13 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("gelu_erf", LaunchGeluErf),
     Entry("gelu_tanh", LaunchGeluTanh),
     Entry("swiglu", LaunchSwiGlu),
+    Entry("swiglu_clamped", LaunchSwiGluClamped),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
     Entry("layer_norm", LaunchLayerNorm),
     Entry("softmax", LaunchSoftmax),
     Entry("softmax_masked", LaunchSoftmaxMasked),
+    Entry("causal_softmax", LaunchCausalSoftmax),
     Entry("embedding", LaunchEmbedding),
     Entry("rope", LaunchRope),
     Entry("linear_plan", MakeLinearPlan),

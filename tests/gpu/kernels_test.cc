@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -201,6 +202,20 @@ TEST_P(GpuKernels, SoftmaxMasked) {
       out.push_back(y.Read().Copy());
       Finish(SoftmaxMasked(stream_.context(), x.view(), std::nullopt, y.view()));
       out.push_back(y.Read().Copy());
+    }
+  });
+}
+
+TEST_P(GpuKernels, CausalSoftmax) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType x_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows x = Input(x_dtype, kRows, columns, layout, 1);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(CausalSoftmax(stream_.context(), x.view(), 0.125f, y.view()));
+      out.push_back(y.Read().Copy());
+      if (x_dtype != GetParam()) continue;
+      Finish(CausalSoftmax(stream_.context(), x.view(), 0.125f, x.view()));
+      EXPECT_EQ(FirstDifference(out.back(), x.Read().Copy()), "") << "in place";
     }
   });
 }

@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -13,6 +14,7 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
 #include "tests/numerics/cases/case_parts.h"
 
 namespace fuseblock::testing {
@@ -39,6 +41,12 @@ Tensor MakeIndices(const Operand& operand, int64_t rows, uint64_t seed) {
     indices.Set(row, 0, static_cast<double>(index));
   }
   return indices;
+}
+
+// Of the outputs.
+int64_t OutputColumns(const Case& c, const std::vector<Tensor>& inputs) {
+  const int64_t columns = inputs.back().columns();
+  return c.inputs.back().kind == OperandKind::kPairs ? columns / 2 : columns;
 }
 
 int64_t OperandRows(const Operand& operand, int64_t rows) {
@@ -80,11 +88,13 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
       {"gelu_erf", Describe<GeluErfImplementations>, GeluErfCases},
       {"gelu_tanh", Describe<GeluTanhImplementations>, GeluTanhCases},
       {"swiglu", Describe<SwiGluImplementations>, SwiGluCases},
+      {"swiglu_clamped", Describe<SwiGluClampedImplementations>, SwiGluClampedCases},
       {"rms_norm", Describe<RmsNormImplementations>, RmsNormCases},
       {"add_rms_norm", Describe<AddRmsNormImplementations>, AddRmsNormCases},
       {"layer_norm", Describe<LayerNormImplementations>, LayerNormCases},
       {"softmax", Describe<SoftmaxImplementations>, SoftmaxCases},
       {"softmax_masked", Describe<SoftmaxMaskedImplementations>, SoftmaxMaskedCases},
+      {"causal_softmax", Describe<CausalSoftmaxImplementations>, CausalSoftmaxCases},
       {"embedding", Describe<EmbeddingImplementations>, EmbeddingCases},
       {"rope", Describe<RopeImplementations>, RopeCases},
   };
@@ -100,7 +110,8 @@ std::vector<Tensor> MakeInputs(const Case& c, int64_t rows, int64_t columns, Pat
       inputs.push_back(MakeIndices(operand, rows, seed));
       continue;
     }
-    inputs.emplace_back(operand.dtype, OperandRows(operand, rows), columns);
+    inputs.emplace_back(operand.dtype, OperandRows(operand, rows),
+                        operand.kind == OperandKind::kPairs ? 2 * columns : columns);
     const bool shared = operand.kind == OperandKind::kVector;
     Fill(inputs.back(), shared && pattern == Pattern::kNotFinite ? Pattern::kNormal : pattern,
          operand.magnitude_max, seed);
@@ -110,7 +121,7 @@ std::vector<Tensor> MakeInputs(const Case& c, int64_t rows, int64_t columns, Pat
 
 std::vector<Tensor> RunCase(const Case& c, const Variant& variant, std::vector<Tensor>& inputs,
                             Layout output_layout, const ParallelFor& parallel_for) {
-  const int64_t rows = inputs[0].rows(), columns = inputs.back().columns();
+  const int64_t rows = inputs[0].rows(), columns = OutputColumns(c, inputs);
   std::vector<Tensor> outputs;
   std::vector<Tensor*> pointers;
   for (const Operand& output : c.outputs) {
@@ -123,7 +134,7 @@ std::vector<Tensor> RunCase(const Case& c, const Variant& variant, std::vector<T
 
 std::vector<Tensor> RunCaseInPlace(const Case& c, const Variant& variant,
                                    std::vector<Tensor> inputs, const std::vector<int>& in_place) {
-  const int64_t rows = inputs[0].rows(), columns = inputs.back().columns();
+  const int64_t rows = inputs[0].rows(), columns = OutputColumns(c, inputs);
   std::vector<Tensor> outputs;
   for (const Operand& output : c.outputs) outputs.emplace_back(output.dtype, rows, columns);
   std::vector<Tensor*> pointers;

@@ -8,6 +8,7 @@
 
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -156,6 +157,20 @@ TEST_F(Refusals, SoftmaxMasked) {
          "mask: expected FP32, got INT32");
   Expect(SoftmaxMasked(context_, x, At(65, kF32, {2, 8}), y),
          "y: must be mask itself or not touch it");
+}
+
+TEST_F(Refusals, CausalSoftmax) {
+  const TensorView x = At(0, kF32, {2, 8}), y = At(64, kF32, {2, 8});
+  Expect(CausalSoftmax(context_, At(0, kF32, {8}), 1, At(64, kF32, {8})),
+         "x: expected [.., Q, KV], rank >= 2, got [8] FP32");
+  for (const float scale : {0.0f, -1.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    Expect(CausalSoftmax(context_, x, scale, y), "scale: expected a finite value > 0");
+  }
+  Expect(CausalSoftmax(context_, x, 1, At(64, kF32, {8, 2})),
+         "y: expected the shape of x [2, 8], got [8, 2]");
+  Expect(CausalSoftmax(context_, At(0, kF16, {2, 8}), 1, At(64, kBF16, {2, 8})),
+         "x: expected BF16 or FP32, got FP16");
+  Expect(CausalSoftmax(context_, x, 1, At(4, kF32, {2, 8})), "y: must be x itself or not touch it");
 }
 
 TEST_F(Refusals, Embedding) {
