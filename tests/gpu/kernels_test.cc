@@ -11,6 +11,7 @@
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/silu/silu.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
 #include "tests/gpu/device_rows.h"
 
 namespace fuseblock::testing {
@@ -91,6 +92,17 @@ TEST_P(GpuKernels, SwiGlu) {
   });
 }
 
+TEST_P(GpuKernels, SwiGluClamped) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType in_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows gate_up = Input(in_dtype, kRows, 2 * columns, layout, 1);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(SwiGluClamped(stream_.context(), gate_up.view(), y.view()));
+      out.push_back(y.Read().Copy());
+    }
+  });
+}
+
 TEST_P(GpuKernels, RmsNorm) {
   ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
     for (const DType x_dtype : {GetParam(), DType::kF32}) {
@@ -137,6 +149,13 @@ TEST_P(GpuKernels, Embedding) {
       DeviceRows y(GetParam(), 5, columns, layout);
       Finish(Embedding(stream_.context(), device_ids.vector(), table.view(), scale, y.view()));
       out.push_back(y.Read().Copy());
+      // The second id, 6, as padding.
+      Finish(Embedding(stream_.context(), device_ids.vector(), table.view(), scale, y.view(), 6));
+      out.push_back(y.Read().Copy());
+      for (int64_t column = 0; column < columns; ++column) {
+        ASSERT_EQ(out.back().Bits(1, column), 0u);
+        ASSERT_EQ(out.back().Bits(2, column), out[out.size() - 2].Bits(2, column));
+      }
     }
   });
 }
