@@ -15,6 +15,7 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
 #include "tests/gpu/device_rows.h"
 
 namespace fuseblock::testing {
@@ -114,6 +115,17 @@ TEST_P(GpuKernels, SwiGlu) {
       DeviceRows packed = Input(GetParam(), kRows, 2 * columns, layout, 1);
       DeviceRows y(GetParam(), kRows, columns, layout);
       Finish(SwiGluPacked(stream_.context(), packed.view(), rounding, y.view()));
+      out.push_back(y.Read().Copy());
+    }
+  });
+}
+
+TEST_P(GpuKernels, SwiGluClamped) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType in_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows gate_up = Input(in_dtype, kRows, 2 * columns, layout, 1);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(SwiGluClamped(stream_.context(), gate_up.view(), y.view()));
       out.push_back(y.Read().Copy());
     }
   });
@@ -230,6 +242,13 @@ TEST_P(GpuKernels, Embedding) {
       DeviceRows y(GetParam(), 5, columns, layout);
       Finish(Embedding(stream_.context(), device_ids.vector(), table.view(), scale, y.view()));
       out.push_back(y.Read().Copy());
+      // The second id, 6, as padding.
+      Finish(Embedding(stream_.context(), device_ids.vector(), table.view(), scale, y.view(), 6));
+      out.push_back(y.Read().Copy());
+      for (int64_t column = 0; column < columns; ++column) {
+        ASSERT_EQ(out.back().Bits(1, column), 0u);
+        ASSERT_EQ(out.back().Bits(2, column), out[out.size() - 2].Bits(2, column));
+      }
     }
   });
 }

@@ -186,6 +186,11 @@ TEST_F(Refusals, Embedding) {
   Expect(Embedding(context_, ids_view(4), table, 1, At(1024, kF32, {4, 3})),
          "ids[3]: expected 0 <= id < 5, got 5", absl::StatusCode::kOutOfRange);
   EXPECT_EQ(buffer_[1024], 7) << "something was written beside a bad id";
+  // The padding id may lie outside the vocabulary; no other may.
+  EXPECT_TRUE(Embedding(context_, ids_view(4), table, 1, At(1024, kF32, {4, 3}), 5).ok());
+  for (int64_t i = 9; i < 12; ++i) EXPECT_EQ(buffer_[1024 + i], 0);
+  ids[2] = -1;
+  EXPECT_FALSE(Embedding(context_, ids_view(4), table, 1, At(1024, kF32, {4, 3}), 5).ok());
   EXPECT_TRUE(Embedding(context_, ids_view(2), table, 1, At(1024, kF32, {2, 3})).ok());
   Expect(Embedding(context_, ids_view(2), table, 1, At(1024, kF32, {2, 4})),
          "y: expected ids' shape with the table's columns, [2, 3] FP32, got [2, 4] FP32");
