@@ -17,6 +17,7 @@ namespace fuseblock::testing {
 
 enum class OperandKind {
   kRows,    // [rows, columns], one row per row of the batch
+  kPerRow,  // [rows, 1], one value per row: outputs of a reduction
   kIds,     // [rows] ids into kTableRows rows
   kTable,   // [kTableRows, columns], the same for every row
   kVector,  // [columns], the same for every row
