@@ -2,6 +2,7 @@
 
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/block_reduce/block_reduce.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
@@ -16,6 +17,7 @@
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 #include "kernels/swiglu_clamped/swiglu_clamped.h"
+#include "kernels/warp_reduce/warp_reduce.h"
 
 namespace fuseblock {
 namespace {
@@ -26,6 +28,8 @@ std::vector<ImplementationInfo> Describe() {
 }
 
 constexpr KernelEntry kKernels[] = {
+    {"warp_reduce", Describe<WarpReduceRowsImplementations>},
+    {"block_reduce", Describe<BlockReduceRowsImplementations>},
     {"add_residual", Describe<AddResidualImplementations>},
     {"silu", Describe<SiluImplementations>},
     {"gelu_erf", Describe<GeluErfImplementations>},

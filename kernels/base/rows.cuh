@@ -121,6 +121,19 @@ struct WarpResults {
   }
 };
 
+// Reduces a value of each thread over the kWarps warps of a row.
+template <int kWarps>
+struct RowReducer {
+  WarpResults<kWarps> warps;
+
+  template <int kValues, typename Op>
+  __device__ void operator()(float (&values)[kValues], Op op) {
+#pragma unroll
+    for (float& value : values) value = WarpReduce(value, op);
+    warps.AcrossWarps(values, op);
+  }
+};
+
 // A row in the registers of kThreads threads.
 template <int N, int kUnits, int kThreads>
 struct KeptRow {
@@ -247,7 +260,7 @@ struct LongRow {
   const Source& source;
   RowsShape shape;
   float fill;
-  WarpResults<kLongRowBlock / kWarp> warps;
+  RowReducer<kLongRowBlock / kWarp> reduce;
 
   __device__ int64_t first() const { return static_cast<int64_t>(threadIdx.x) * N; }
   __device__ void Load(int64_t col, float (&h)[N]) const {
@@ -266,9 +279,7 @@ struct LongRow {
       Load(col, h);
       f(total.values, h, shape.cols - col);
     }
-#pragma unroll
-    for (float& value : total.values) value = WarpReduce(value, op);
-    warps.AcrossWarps(total.values, op);
+    reduce(total.values, op);
     return total;
   }
 };
@@ -282,7 +293,7 @@ __global__ void __launch_bounds__(kLongRowBlock)
   __shared__ __align__(16) float scratch[Policy::kReductions * (kLongRowBlock / kWarp)];
   const int64_t row = blockIdx.x;
   source.SetRow(row);
-  LongRow<Source, kVector> long_row{source, shape, Policy::kFill, {scratch}};
+  LongRow<Source, kVector> long_row{source, shape, Policy::kFill, {{scratch}}};
   const auto stats = policy.Reduce(long_row);
 #pragma unroll 2
   for (int64_t col = long_row.first(); col < shape.cols; col += LongRow<Source, kVector>::kStep) {

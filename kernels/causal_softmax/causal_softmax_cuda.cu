@@ -15,6 +15,8 @@
 namespace fuseblock {
 namespace {
 
+constexpr int kThreadElements = 16;  // of a row in one thread's registers
+
 struct CausalShape {
   int64_t rows, cols, queries;
   float factor;  // as Power<Y> takes it
@@ -75,9 +77,11 @@ __device__ void StoreZeros(Y* to, int64_t left) {
 template <bool kVector, typename Y, int N>
 __device__ void StoreKept(const float (&power)[N], float inverse, int64_t kept, Y* to,
                           int64_t left) {
-  Unit<Y, N> out;
+  float values[N];
 #pragma unroll
-  for (int i = 0; i < N; ++i) out.v[i] = FromFloat<Y>(power[i] * inverse);
+  for (int i = 0; i < N; ++i) values[i] = power[i] * inverse;
+  Unit<Y, N> out;
+  out.SetRounded(values);
   if (kept < N) {  // also of a row of NaNs
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -104,6 +108,7 @@ __global__ void __launch_bounds__(kCausalBlock<kThreads>,
                                   (kElements > kThreadElements ? 512 : 1024) /
                                       kCausalBlock<kThreads>)
     CausalRowsKernel(CausalShape shape, const X* x, int64_t x_stride, Y* y, int64_t y_stride) {
+  AwaitPredecessors();
   constexpr int N = 16 / sizeof(X);
   constexpr int kUnits = kElements / N;
   constexpr int kWarps = kThreads / kWarp;
@@ -141,7 +146,7 @@ __global__ void __launch_bounds__(kCausalBlock<kThreads>,
 #pragma unroll
     for (int i = 0; i < N; ++i) max[0] = Max()(max[0], h[u][i]);
   }
-  RowReducer<kWarps> reduce{scratch};
+  RowReducer<kWarps> reduce{{scratch}};
   reduce(max, Max());
   const float largest = Largest(max[0]);
   float sum[1] = {0.0f};
@@ -168,6 +173,7 @@ __global__ void __launch_bounds__(kCausalBlock<kThreads>,
 template <typename X, typename Y, bool kVector>
 __global__ void __launch_bounds__(kLongRowBlock)
     CausalLongRowsKernel(CausalShape shape, const X* x, int64_t x_stride, Y* y, int64_t y_stride) {
+  AwaitPredecessors();
   constexpr int N = 16 / sizeof(X);
   constexpr int kWarps = kLongRowBlock / kWarp;
   constexpr int64_t kStep = static_cast<int64_t>(kLongRowBlock) * N;
@@ -190,7 +196,7 @@ __global__ void __launch_bounds__(kLongRowBlock)
 #pragma unroll
     for (const float value : h) max[0] = Max()(max[0], value);
   }
-  RowReducer<kWarps> reduce{scratch};
+  RowReducer<kWarps> reduce{{scratch}};
   reduce(max, Max());
   const float largest = Largest(max[0]);
   float sum[1] = {0.0f};
@@ -220,9 +226,10 @@ template <int kThreads, int kElements, bool kVector, typename X, typename Y>
 cudaError_t LaunchKept(const CausalShape& shape, const FuseblockCudaRows& x,
                        const FuseblockCudaRows& y, cudaStream_t stream) {
   constexpr int kBlock = kCausalBlock<kThreads>;
-  return Launch(CausalRowsKernel<X, Y, kThreads, kElements, kVector>,
-                CeilDiv(shape.rows, kBlock / kThreads), dim3(kBlock), stream, shape,
-                static_cast<const X*>(x.data), x.stride, static_cast<Y*>(y.data), y.stride);
+  return LaunchOverlapped(CausalRowsKernel<X, Y, kThreads, kElements, kVector>,
+                          CeilDiv(shape.rows, kBlock / kThreads), dim3(kBlock), stream, shape,
+                          static_cast<const X*>(x.data), x.stride, static_cast<Y*>(y.data),
+                          y.stride);
 }
 
 // By the number of keys alone: it decides the order of a reduction.
@@ -236,8 +243,9 @@ cudaError_t LaunchByKeys(const CausalShape& shape, const FuseblockCudaRows& x,
   if (fits(256 * k)) return LaunchKept<256, k, kVector, X, Y>(shape, x, y, stream);
   if (fits(512 * k)) return LaunchKept<512, k, kVector, X, Y>(shape, x, y, stream);
   if (fits(1024 * k)) return LaunchKept<512, 2 * k, kVector, X, Y>(shape, x, y, stream);
-  return Launch(CausalLongRowsKernel<X, Y, kVector>, shape.rows, dim3(kLongRowBlock), stream, shape,
-                static_cast<const X*>(x.data), x.stride, static_cast<Y*>(y.data), y.stride);
+  return LaunchOverlapped(CausalLongRowsKernel<X, Y, kVector>, shape.rows, dim3(kLongRowBlock),
+                          stream, shape, static_cast<const X*>(x.data), x.stride,
+                          static_cast<Y*>(y.data), y.stride);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "kernels/add_residual/add_residual_cuda.h"
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
 #include "kernels/base/cuda_table.h"
+#include "kernels/base/row_reduce_cuda.h"
 #include "kernels/base/unary_cuda.h"
 #include "kernels/causal_softmax/causal_softmax_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
@@ -21,6 +22,8 @@
 
 namespace fuseblock {
 
+FuseblockRowReduce LaunchWarpReduce;
+FuseblockRowReduce LaunchBlockReduce;
 FuseblockAddResidual LaunchAddResidual;
 FuseblockUnary LaunchSilu;
 FuseblockUnary LaunchGeluErf;
@@ -47,6 +50,8 @@ FuseblockCudaEntry Entry(const char* name, F* function) {
 }
 
 const FuseblockCudaEntry kEntries[] = {
+    Entry("warp_reduce", LaunchWarpReduce),
+    Entry("block_reduce", LaunchBlockReduce),
     Entry("add_residual", LaunchAddResidual),
     Entry("silu", LaunchSilu),
     Entry("gelu_erf", LaunchGeluErf),

@@ -54,6 +54,7 @@ __device__ float Clamped(float gate, float up) {
 template <typename Out, typename In, int N, bool kVector>
 __global__ void __launch_bounds__(kBlock)
     SwiGluClampedKernel(ClampedParams p, const In* gate_up, Out* y) {
+  AwaitPredecessors();
   const unsigned row_tile = p.column_tiles == gridDim.x ? 0 : blockIdx.x / p.column_tiles;
   const unsigned column_tile = blockIdx.x - row_tile * p.column_tiles;
   const int64_t row = static_cast<int64_t>(row_tile) * blockDim.y + threadIdx.y;
@@ -100,9 +101,11 @@ cudaError_t LaunchTyped(const FuseblockCudaRows& gate_up, const FuseblockCudaRow
   const auto* from = static_cast<const In*>(gate_up.data);
   auto* to = static_cast<Out*>(y.data);
   if (Aligned16(gate_up) && Aligned16(y) && p.cols % N == 0) {
-    return Launch(SwiGluClampedKernel<Out, In, N, true>, blocks, block, stream, p, from, to);
+    return LaunchOverlapped(SwiGluClampedKernel<Out, In, N, true>, blocks, block, stream, p, from,
+                            to);
   }
-  return Launch(SwiGluClampedKernel<Out, In, N, false>, blocks, block, stream, p, from, to);
+  return LaunchOverlapped(SwiGluClampedKernel<Out, In, N, false>, blocks, block, stream, p, from,
+                          to);
 }
 
 }  // namespace

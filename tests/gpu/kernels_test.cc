@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/block_reduce/block_reduce.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
@@ -16,6 +17,7 @@
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 #include "kernels/swiglu_clamped/swiglu_clamped.h"
+#include "kernels/warp_reduce/warp_reduce.h"
 #include "tests/gpu/device_rows.h"
 
 namespace fuseblock::testing {
@@ -216,6 +218,19 @@ TEST_P(GpuKernels, SoftmaxMasked) {
       out.push_back(y.Read().Copy());
     }
   });
+}
+
+TEST_P(GpuKernels, RowReduce) {
+  for (const auto reduce : {WarpReduceRows, BlockReduceRows}) {
+    ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+        DeviceRows x = Input(GetParam(), kRows, columns, layout, 1);
+        DeviceRows y(DType::kF32, kRows, 1, layout);
+        Finish(reduce(stream_.context(), op, x.view(), y.view()));
+        out.push_back(y.Read().Copy());
+      }
+    });
+  }
 }
 
 TEST_P(GpuKernels, CausalSoftmax) {

@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/block_reduce/block_reduce.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
@@ -15,6 +16,7 @@
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
 #include "kernels/swiglu_clamped/swiglu_clamped.h"
+#include "kernels/warp_reduce/warp_reduce.h"
 #include "tests/numerics/cases/case_parts.h"
 
 namespace fuseblock::testing {
@@ -54,6 +56,10 @@ int64_t OperandRows(const Operand& operand, int64_t rows) {
   return operand.kind == OperandKind::kVector ? 1 : rows;
 }
 
+int64_t OutputColumns(const Operand& output, int64_t columns) {
+  return output.kind == OperandKind::kPerRow ? 1 : columns;
+}
+
 Placed PlacedInput(const Operand& operand, Tensor& tensor) {
   const bool flat = operand.kind == OperandKind::kVector || IsIndices(operand);
   return {&tensor, flat ? Shape::kVector : Shape::kMatrix};
@@ -83,6 +89,8 @@ void RunInto(const Case& c, const Variant& variant, std::vector<Tensor>& inputs,
 
 const std::vector<KernelUnderTest>& KernelsUnderTest() {
   static const auto* kernels = new std::vector<KernelUnderTest>{
+      {"warp_reduce", Describe<WarpReduceRowsImplementations>, WarpReduceCases},
+      {"block_reduce", Describe<BlockReduceRowsImplementations>, BlockReduceCases},
       {"add_residual", Describe<AddResidualImplementations>, AddResidualCases},
       {"silu", Describe<SiluImplementations>, SiluCases},
       {"gelu_erf", Describe<GeluErfImplementations>, GeluErfCases},
@@ -125,7 +133,7 @@ std::vector<Tensor> RunCase(const Case& c, const Variant& variant, std::vector<T
   std::vector<Tensor> outputs;
   std::vector<Tensor*> pointers;
   for (const Operand& output : c.outputs) {
-    outputs.emplace_back(output.dtype, rows, columns, output_layout);
+    outputs.emplace_back(output.dtype, rows, OutputColumns(output, columns), output_layout);
   }
   for (Tensor& output : outputs) pointers.push_back(&output);
   RunInto(c, variant, inputs, pointers, parallel_for);
@@ -136,7 +144,9 @@ std::vector<Tensor> RunCaseInPlace(const Case& c, const Variant& variant,
                                    std::vector<Tensor> inputs, const std::vector<int>& in_place) {
   const int64_t rows = inputs[0].rows(), columns = OutputColumns(c, inputs);
   std::vector<Tensor> outputs;
-  for (const Operand& output : c.outputs) outputs.emplace_back(output.dtype, rows, columns);
+  for (const Operand& output : c.outputs) {
+    outputs.emplace_back(output.dtype, rows, OutputColumns(output, columns));
+  }
   std::vector<Tensor*> pointers;
   for (size_t i = 0; i < outputs.size(); ++i) {
     pointers.push_back(in_place[i] < 0 ? &outputs[i] : &inputs[static_cast<size_t>(in_place[i])]);

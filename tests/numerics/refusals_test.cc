@@ -8,6 +8,7 @@
 
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/block_reduce/block_reduce.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
@@ -18,6 +19,7 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/warp_reduce/warp_reduce.h"
 
 namespace fuseblock {
 namespace {
@@ -171,6 +173,23 @@ TEST_F(Refusals, CausalSoftmax) {
   Expect(CausalSoftmax(context_, At(0, kF16, {2, 8}), 1, At(64, kBF16, {2, 8})),
          "x: expected BF16 or FP32, got FP16");
   Expect(CausalSoftmax(context_, x, 1, At(4, kF32, {2, 8})), "y: must be x itself or not touch it");
+}
+
+TEST_F(Refusals, RowReduce) {
+  for (const auto reduce : {WarpReduceRows, BlockReduceRows}) {
+    Expect(reduce(context_, ReduceOp::kSum, At(0, kF32, {3, 8}), At(64, kF32, {3})),
+           "y: expected x's shape with a last axis of 1, [3, 1], got [3]");
+    Expect(reduce(context_, ReduceOp::kMax, At(0, kF32, {3, 8}), At(64, kF32, {3, 8})),
+           "y: expected x's shape with a last axis of 1, [3, 1], got [3, 8]");
+    Expect(reduce(context_, ReduceOp::kMax, At(0, DType::kI32, {3, 8}), At(64, kF32, {3, 1})),
+           "x: expected FP32, FP16 or BF16, got INT32");
+    Expect(reduce(context_, ReduceOp::kSum, At(0, kBF16, {3, 8}), At(64, kF16, {3, 1})),
+           "y: expected BF16 or FP32, got FP16");
+    Expect(reduce(context_, ReduceOp::kSum, At(0, kF32, {3, 8}), At(0, kF32, {3, 1})),
+           "y: must not overlap x");
+    Expect(reduce(context_, ReduceOp::kSum, TensorView(buffer_, kF32, {}), At(64, kF32, {1})),
+           "x: expected rank >= 1, got a scalar");
+  }
 }
 
 TEST_F(Refusals, Embedding) {

@@ -85,6 +85,14 @@ std::vector<TorchCase> TorchCases() {
       {"erf", "gelu_erf", "DT_to_DT", Agreement::kTail, "_gelu"},
       {"tanh", "gelu_tanh", "DT_to_DT", Agreement::kTail, "_gelu"},
       {"clamped", "swiglu_clamped", "DT_to_DT", Agreement::kReduction, "_swiglu_clamped"}};
+  for (const char* columns : {"_7", "_32", "_300"}) {
+    for (const char* op : {"sum", "max"}) {
+      for (const char* kernel : {"warp_reduce", "block_reduce"}) {
+        cases.push_back({absl::StrCat(op, columns), kernel, absl::StrCat(op, "_DT_to_DT"),
+                         Agreement::kBits, "_reduce"});
+      }
+    }
+  }
   for (const char* columns : {"_65", "_576"}) {
     for (const char* mode : {"first", "once", "offset"}) {
       cases.push_back({absl::StrCat("rms_norm_", mode, columns), "rms_norm",

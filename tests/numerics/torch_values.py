@@ -115,6 +115,14 @@ def causal_cases(dtype, generator):
         yield f"{queries}x{keys}", {"x": x, "y": y}
 
 
+def reduce_cases(dtype, generator):
+    """Quarters, whose FP32 sums are exact in any order."""
+    for columns in (7, 32, 300):
+        x = (torch.randint(-64, 65, (5, columns), generator=generator) / 4).to(dtype)
+        yield f"sum_{columns}", {"x": x, "y": x.sum(-1, keepdim=True)}
+        yield f"max_{columns}", {"x": x, "y": x.amax(-1, keepdim=True)}
+
+
 # The end of each file's name, and what is in it.
 GROUPS = {
     "": cases,
@@ -122,6 +130,7 @@ GROUPS = {
     "_swiglu_clamped": swiglu_clamped_cases,
     "_rows": row_cases,
     "_causal": causal_cases,
+    "_reduce": reduce_cases,
 }
 
 

@@ -41,6 +41,8 @@ double CausalSoftmaxRoundings(DType out, int64_t columns);
 
 // Every kernel's cases, in the files of this folder; a new kernel is a line here and one in
 // KernelsUnderTest().
+std::vector<Case> WarpReduceCases();
+std::vector<Case> BlockReduceCases();
 std::vector<Case> AddResidualCases();
 std::vector<Case> SiluCases();
 std::vector<Case> GeluErfCases();
