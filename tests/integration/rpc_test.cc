@@ -1,5 +1,6 @@
 // RunBlock, ListBlocks and GetBlock over a real connection: bits, metadata, and every refusal with
 // its status, reason and counter, none of which disturbs anybody else.
+#include <array>
 #include <future>
 #include <limits>
 #include <thread>
@@ -357,6 +358,26 @@ TEST_F(HeldRpcTest, AClientThatGoesWhileItRunsLeavesNothingBehind) {
   EXPECT_EQ(Counter("queue_tokens"), 0);
   EXPECT_EQ(Counter("queue_bytes"), 0);
   ExpectStillServing();
+}
+
+TEST_F(HeldRpcTest, AClientsEndCancelsItsCallsOnly) {
+  StartServer();
+  faults_->Hold(kCpu);
+  auto other = RunAsync(2, 1);
+  faults_->AwaitHeld(kCpu, 1);
+  std::array<absl::StatusCode, 2> codes{};
+  {
+    client::Client gone(rpc_->address());
+    for (absl::StatusCode& code : codes) {
+      gone.RunAsync(client::Request(kMlp, {ToClient("x", X(3))}), {},
+                    [&code](Result answer) { code = answer.status().code(); });
+    }
+    Await("inflight_requests", 3);
+  }
+  EXPECT_THAT(codes, ElementsAre(absl::StatusCode::kCancelled, absl::StatusCode::kCancelled));
+  Await("inflight_requests", 1);
+  faults_->Release(kCpu);
+  ExpectBits(other.get(), 2, 1);
 }
 
 TEST_F(HeldRpcTest, ALostDeviceIsAnsweredByTheCpuAndSaysSo) {
