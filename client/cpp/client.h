@@ -89,7 +89,7 @@ Error ErrorOf(const absl::Status& status);
 struct CallOptions {
   absl::Duration timeout = absl::InfiniteDuration();  // becomes the gRPC deadline
   int priority = 1;                                   // 0 highest .. 3
-  std::string tenant;                                 // where the server has no tokens configured
+  std::string tenant = {};                            // where the server has no tokens configured
   bool timings = false;                               // ask for the phase times
 };
 

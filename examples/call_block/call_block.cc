@@ -12,7 +12,8 @@
 
 namespace {
 
-using namespace fuseblock;
+namespace client = fuseblock::client;
+namespace v1 = fuseblock::v1;
 
 constexpr int64_t kRows = 4;
 
@@ -35,8 +36,8 @@ float Decode(const std::byte* bytes, v1::DataType dtype) {
   return std::bit_cast<float>(bits << (32 - 8 * size));
 }
 
-absl::Status Call(client::Client& client, const std::string& name) {
-  const absl::StatusOr<v1::BlockInfo> block = client.GetBlock(name);
+absl::Status Call(client::Client& server, const std::string& name) {
+  const absl::StatusOr<v1::BlockInfo> block = server.GetBlock(name);
   if (!block.ok()) return block.status();
   std::printf("%s: %s\n", block->name().c_str(), block->formula().c_str());
   const v1::TensorSpec& input = block->inputs(0);
@@ -56,7 +57,7 @@ absl::Status Call(client::Client& client, const std::string& name) {
   client::CallOptions options;
   options.timeout = absl::Seconds(10);
   options.timings = true;
-  const absl::StatusOr<client::Answer> answer = client.Run(request, options);
+  const absl::StatusOr<client::Answer> answer = server.Run(request, options);
   if (!answer.ok()) return answer.status();
   const client::Tensor& y = answer->outputs[0];
   const size_t size = y.data.size() / values.size();
@@ -74,8 +75,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: call_block HOST:PORT BLOCK\n");
     return 2;
   }
-  client::Client client(argv[1]);
-  const absl::Status status = Call(client, argv[2]);
+  client::Client server(argv[1]);
+  const absl::Status status = Call(server, argv[2]);
   if (status.ok()) return 0;
   const client::Error error = client::ErrorOf(status);
   std::fprintf(stderr, "call_block: %s %s\n", error.reason.c_str(), error.message.c_str());
