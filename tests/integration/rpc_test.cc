@@ -284,6 +284,14 @@ class HeldRpcTest : public RpcTest {
     if (calls != nullptr) calls->push_back(std::move(call));
     return promise->get_future();
   }
+  // A request that the lane keeps until Release.
+  std::future<Result> HoldLaneWith(int64_t tokens, uint32_t seed,
+                                   const client::CallOptions& options = {}) {
+    faults_->Hold(kCpu);
+    auto running = RunAsync(tokens, seed, options);
+    faults_->AwaitHeld(kCpu, 1);
+    return running;
+  }
   void ExpectBits(Result result, int64_t tokens, uint32_t seed) {
     ASSERT_EQ(result.status(), absl::OkStatus());
     const auto expected = Alone(kMlp, {X(tokens, seed)});
@@ -295,9 +303,7 @@ TEST_F(HeldRpcTest, AFullQueueRefusesExactlyWhatDoesNotFit) {
   engine_options_.queue_tokens_max = 10;
   engine_options_.request_tokens_max = 10;
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1);
   auto waiting = RunAsync(6, 2);
   Await("inflight_requests", 2);
   const grpc::Status status = RunRaw(MlpRequest(1));
@@ -319,9 +325,7 @@ TEST_F(HeldRpcTest, RetryTrailerComesWithARefusal) {
   engine_options_.queue_tokens_max = 4;
   engine_options_.request_tokens_max = 4;
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1);
   grpc::ClientContext context;
   EXPECT_FALSE(RunRaw(MlpRequest(1), nullptr, &context).ok());
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
@@ -332,9 +336,7 @@ TEST_F(HeldRpcTest, RetryTrailerComesWithARefusal) {
 TEST_F(HeldRpcTest, DeadlinesPassWhileTheLaneIsBusy) {
   constexpr char kExpired[] = R"(shed_total{block="m.layers.0.mlp",cause="expired"})";
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1);
   // On a busy machine a deadline may pass before its request arrives, and then nothing expires in
   // the queue: longer ones follow until one does.
   for (absl::Duration deadline = absl::Milliseconds(100); Counter(kExpired) == 0; deadline *= 2) {
@@ -352,9 +354,7 @@ TEST_F(HeldRpcTest, DeadlinesPassWhileTheLaneIsBusy) {
 TEST_F(HeldRpcTest, APriorityIsServedFirst) {
   engine_options_.batch_tokens_max = engine_options_.request_tokens_max = 4;
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1);
   auto low = RunAsync(4, 2, {.priority = 3});
   Await("inflight_requests", 2);
   auto high = RunAsync(4, 3, {.priority = 0});
@@ -369,9 +369,7 @@ TEST_F(HeldRpcTest, APriorityIsServedFirst) {
 TEST_F(HeldRpcTest, TenantsTakeTurns) {
   engine_options_.batch_tokens_max = engine_options_.request_tokens_max = 4;
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1, {.tenant = "a"});
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1, {.tenant = "a"});
   std::vector<std::future<Result>> many;
   for (const uint32_t seed : {2, 3, 4}) {
     many.push_back(RunAsync(4, seed, {.tenant = "a"}));
@@ -390,9 +388,7 @@ TEST_F(HeldRpcTest, TenantsTakeTurns) {
 
 TEST_F(HeldRpcTest, ACancellationThatCameBeforeItsRequestCancelsIt) {
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1);
   CancelSwitch cancel(*engine_);
   cancel.Cancel();
   Request request;
@@ -447,9 +443,7 @@ TEST_F(HeldRpcTest, AClientThatGoesWhileItRunsLeavesNothingBehind) {
 
 TEST_F(HeldRpcTest, AClientsEndCancelsItsCallsOnly) {
   StartServer();
-  faults_->Hold(kCpu);
-  auto other = RunAsync(2, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto other = HoldLaneWith(2, 1);
   std::array<absl::StatusCode, 2> codes{};
   {
     client::Client gone(rpc_->address());
