@@ -19,6 +19,7 @@ class HealthTest : public RpcFixture {
         : stub_(grpc::health::v1::Health::NewStub(test.channel_)) {
       HealthCheckRequest request;
       request.set_service(service);
+      context_.set_deadline(absl::ToChronoTime(HangTime()));
       reader_ = stub_->Watch(&context_, request);
     }
     // The next state; blocks until there is one. UNKNOWN at the call's end.

@@ -160,8 +160,13 @@ class RpcFixture : public ::testing::Test {
   double Counter(const std::string& sample) const { return metrics_.Value("fuseblock_" + sample); }
   // The sample has that value, now or soon: the server updates it on its own threads.
   void Await(const std::string& sample, double value) const {
-    while (Counter(sample) != value) std::this_thread::yield();
+    const absl::Time hang = HangTime();
+    double seen = Counter(sample);
+    for (; seen != value && absl::Now() < hang; seen = Counter(sample)) std::this_thread::yield();
+    EXPECT_EQ(seen, value) << sample;
   }
+  // By then whatever was waited for is not going to come: a bound on a hang, not a measure.
+  static absl::Time HangTime() { return absl::Now() + absl::Seconds(60); }
 
   RowTensor X(int64_t tokens, uint32_t seed = 1) const {
     return MakeRows(model_.dtype, {tokens, model_.hidden}, seed);
