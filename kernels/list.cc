@@ -2,6 +2,8 @@
 
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/block_reduce/block_reduce.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -14,6 +16,8 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
+#include "kernels/warp_reduce/warp_reduce.h"
 
 namespace fuseblock {
 namespace {
@@ -24,19 +28,24 @@ std::vector<ImplementationInfo> Describe() {
 }
 
 constexpr KernelEntry kKernels[] = {
+    {"warp_reduce", Describe<WarpReduceRowsImplementations>},
+    {"block_reduce", Describe<BlockReduceRowsImplementations>},
     {"add_residual", Describe<AddResidualImplementations>},
     {"silu", Describe<SiluImplementations>},
     {"gelu_erf", Describe<GeluErfImplementations>},
     {"gelu_tanh", Describe<GeluTanhImplementations>},
     {"swiglu", Describe<SwiGluImplementations>},
+    {"swiglu_clamped", Describe<SwiGluClampedImplementations>},
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},
     {"layer_norm", Describe<LayerNormImplementations>},
     {"softmax", Describe<SoftmaxImplementations>},
     {"softmax_masked", Describe<SoftmaxMaskedImplementations>},
+    {"causal_softmax", Describe<CausalSoftmaxImplementations>},
     {"embedding", Describe<EmbeddingImplementations>},
     {"rope", Describe<RopeImplementations>},
     {"linear", Describe<LinearImplementations>},
+    {"linear_bias_gelu", Describe<LinearImplementations>},
     {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
 };
 

@@ -168,7 +168,7 @@ void AddBench(CLI::App& app, const Globals& globals, Action* action) {
       ->type_name("R")
       ->check(CLI::Validator(CLI::PositiveNumber).description(""));
   command->add_flag("--residual", plan.residual, "Send the block's optional inputs too");
-  command->add_option("--plot", options->plot, "Write charts to this .html or .svg")
+  command->add_option("--plot", options->plot, "Write charts to this .png, .html or .svg")
       ->type_name("FILE");
   command->footer(
       "With --rate, latency counts from when a request was due, not from when it was sent.\n"

@@ -2,6 +2,7 @@
 // Exit codes: 0 success, 1 the command failed, 2 the command line is wrong.
 #include <exception>
 
+#include "build_info.h"
 #include "client/cli/command.h"
 #include "client/cli/output.h"
 
@@ -29,6 +30,7 @@ int Main(int argc, char** argv) {
       ->type_name("S")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
   app.add_flag("--json", globals.json, "Print JSON for machines");
+  app.set_version_flag("--version", "fuseblock " FUSEBLOCK_VERSION " (" FUSEBLOCK_COMMIT ")");
   app.require_subcommand(1);
   app.fallthrough();
   app.footer(kFooter);

@@ -1,105 +1,36 @@
-// Draws the charts as SVG by hand: two axes, a grid, lines and a legend are all that is needed.
+// The charts of a load report, and the files they are written to: one drawing serves every format.
 #include "client/cli/plot.h"
 
-#include <algorithm>
+#include <cairo-svg.h>
+
+#include <array>
 #include <cmath>
 #include <fstream>
+#include <memory>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/cli/chart.h"
 #include "client/cli/output.h"
 
 namespace fuseblock::cli {
 namespace {
 
-constexpr int kWidth = 760, kHeight = 240, kLeft = 80, kRight = 110, kTop = 34, kBottom = 40;
+constexpr uint32_t kBlue = 0x1f6feb, kGreen = 0x1a7f37, kRed = 0xcf222e;
 
-struct Line {
-  const char* name;
-  const char* colour;
-  std::vector<std::pair<double, double>> points;
-};
-
-struct Chart {
-  std::string title, x_label;
-  std::vector<Line> lines;
-  std::vector<std::pair<double, std::string>> x_ticks;
-  double x_max = 1;
-  std::string (*y_text)(double) = nullptr;
-};
-
-std::string Escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-// The least of 1, 2, 5 times a power of ten that is at least a quarter of the value: about four
-// grid lines.
-double Step(double most) {
-  const double rough = std::max(most, 1e-9) / 4;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  for (double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= rough) return factor * power;
-  }
-  return 10 * power;
-}
-
-std::string Text(double x, double y, const char* anchor, const std::string& text) {
-  return absl::StrFormat("<text x='%.1f' y='%.1f' text-anchor='%s'>%s</text>\n", x, y, anchor,
-                         Escaped(text));
-}
-
-std::string Svg(const Chart& chart, int top) {
-  double most = 0;
-  for (const Line& line : chart.lines) {
-    for (const auto& [x, y] : line.points) most = std::max(most, y);
-  }
-  const double step = Step(most);
-  const double y_max = step * std::max(1.0, std::ceil(most / step));
-  const int bottom = top + kHeight - kBottom;
-  const auto x_at = [&](double x) { return kLeft + x / chart.x_max * (kWidth - kLeft - kRight); };
-  const auto y_at = [&](double y) { return bottom - y / y_max * (kHeight - kTop - kBottom); };
-  std::string svg = absl::StrFormat("<text x='%d' y='%d' class='title'>%s</text>\n", kLeft,
-                                    top + kTop - 14, Escaped(chart.title));
-  for (double y = 0; y <= y_max * 1.0001; y += step) {
-    absl::StrAppendFormat(&svg, "<path class='grid' d='M%d %.1fH%d'/>\n", kLeft, y_at(y),
-                          kWidth - kRight);
-    svg += Text(kLeft - 8, y_at(y) + 4, "end", chart.y_text(y));
-  }
-  for (const auto& [x, label] : chart.x_ticks) svg += Text(x_at(x), bottom + 16, "middle", label);
-  svg += Text((kLeft + kWidth - kRight) / 2.0, bottom + 32, "middle", chart.x_label);
-  int legend = top + kTop;
-  for (const Line& line : chart.lines) {
-    std::string path;
-    for (const auto& [x, y] : line.points) {
-      absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : "L", x_at(x), y_at(y));
-    }
-    absl::StrAppendFormat(&svg, "<path class='line' stroke='%s' d='%s'/>\n", line.colour, path);
-    absl::StrAppendFormat(&svg, "<rect x='%d' y='%d' width='12' height='3' fill='%s'/>\n",
-                          kWidth - kRight + 12, legend - 4, line.colour);
-    svg += Text(kWidth - kRight + 30, legend, "start", line.name);
-    legend += 18;
-  }
-  return svg;
-}
+std::string LatencyText(double us) { return us == 0 ? "0" : MicrosecondsText(us); }
 
 std::string CountText(double value) { return Grouped(std::llround(value)); }
 
 // Percentiles on a scale that gives each nine the same room.
 Chart PercentileChart(const LoadReport& report) {
-  Chart chart{"Latency by percentile", "share of requests that took no longer", {}, {}, 4,
-              MicrosecondsText};
-  Line line{"latency", "#1f6feb", {}};
+  Chart chart{
+      "Latency by percentile", "share of requests that took no longer", {}, {}, 4, LatencyText};
+  Chart::Line line{"latency", kBlue, {}};
   const auto& sorted = report.latencies_us;
   for (double nines = 0; nines <= 4.0001 && !sorted.empty(); nines += 0.05) {
     const double above = std::pow(10, -nines) * static_cast<double>(sorted.size());
@@ -114,7 +45,7 @@ Chart PercentileChart(const LoadReport& report) {
 
 std::vector<std::pair<double, std::string>> TimeTicks(double seconds) {
   std::vector<std::pair<double, std::string>> ticks;
-  const double step = Step(seconds);
+  const double step = ChartStep(seconds);
   for (double t = 0; t <= seconds * 1.0001; t += step) {
     ticks.emplace_back(t, absl::StrFormat("%g s", t));
   }
@@ -122,71 +53,144 @@ std::vector<std::pair<double, std::string>> TimeTicks(double seconds) {
 }
 
 template <typename Value>
-Line OverTime(const char* name, const char* colour, const LoadReport& report, Value value) {
-  Line line{name, colour, {}};
+Chart::Line OverTime(const char* name, uint32_t rgb, const LoadReport& report, Value value) {
+  Chart::Line line{name, rgb, {}};
   for (const Slice& slice : report.slices) line.points.emplace_back(slice.end_s, value(slice));
   return line;
 }
 
 Chart RateChart(const LoadReport& report) {
-  return {
-      "Requests per second",
-      "time",
-      {OverTime("answered", "#1a7f37", report, [](const Slice& s) { return s.requests_per_s; })},
-      TimeTicks(report.seconds),
-      report.seconds,
-      CountText};
+  return {"Requests per second",
+          "time",
+          {OverTime("answered", kGreen, report, [](const Slice& s) { return s.requests_per_s; })},
+          TimeTicks(report.seconds),
+          report.seconds,
+          CountText};
 }
 
 Chart LatencyChart(const LoadReport& report) {
   return {"Latency over time",
           "time",
-          {OverTime("p99", "#cf222e", report, [](const Slice& s) { return s.latency_us.p99; }),
-           OverTime("p50", "#1f6feb", report, [](const Slice& s) { return s.latency_us.p50; })},
+          {OverTime("p99", kRed, report, [](const Slice& s) { return s.latency_us.p99; }),
+           OverTime("p50", kBlue, report, [](const Slice& s) { return s.latency_us.p50; })},
           TimeTicks(report.seconds),
           report.seconds,
-          MicrosecondsText};
+          LatencyText};
 }
 
-std::string Document(const LoadPlan& plan, const LoadReport& report) {
+constexpr int kHeadHeight = 52, kMargin = 12;
+constexpr int kPictureHeight = kHeadHeight + 3 * Chart::kHeight + kMargin;
+// Of a PNG: sharp on a screen of twice the usual resolution too.
+constexpr int kPngScale = 2;
+
+struct Picture {
+  std::string block, conditions;
+  std::array<Chart, 3> charts;
+
+  void Draw(cairo_t* cr) const {
+    cairo_set_source_rgb(cr, 1, 1, 1);
+    cairo_paint(cr);
+    DrawTitle(cr, kMargin, 22, block);
+    DrawText(cr, kMargin, 40, Align::kLeft, conditions);
+    double top = kHeadHeight;
+    for (const Chart& chart : charts) {
+      chart.Draw(cr, top);
+      top += Chart::kHeight;
+    }
+  }
+};
+
+Picture PictureOf(const LoadPlan& plan, const LoadReport& report) {
   const std::string tokens = plan.tokens_min == plan.tokens_max
                                  ? absl::StrCat(plan.tokens_min)
                                  : absl::StrCat(plan.tokens_min, " to ", plan.tokens_max);
-  const std::string title = absl::StrFormat(
-      "%s, %s on %s: %s tokens a request, %d in flight, %s requests/s", plan.block, report.dtype,
-      report.backend, tokens, plan.concurrency, CountText(report.RequestsPerSecond()));
-  std::string svg = absl::StrFormat(
-      "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d'>\n"
-      "<style>text{font:12px sans-serif;fill:#333}.title{font-weight:600;font-size:14px}"
-      ".grid{stroke:#ddd;fill:none}.line{fill:none;stroke-width:1.8}</style>\n"
-      "<rect width='100%%' height='100%%' fill='#fff'/>\n",
-      kWidth, 3 * kHeight + 40, kWidth);
-  absl::StrAppendFormat(&svg, "<text x='12' y='24' class='title'>%s</text>\n", Escaped(title));
-  int top = 30;
-  for (const Chart& chart : {PercentileChart(report), RateChart(report), LatencyChart(report)}) {
-    svg += Svg(chart, top);
-    top += kHeight;
+  return {plan.block,
+          absl::StrFormat("%s on %s, %s tokens a request, %d in flight: %s requests/s",
+                          report.dtype, report.backend, tokens, plan.concurrency,
+                          CountText(report.RequestsPerSecond())),
+          {PercentileChart(report), RateChart(report), LatencyChart(report)}};
+}
+
+using Surface = std::unique_ptr<cairo_surface_t, decltype(&cairo_surface_destroy)>;
+
+cairo_status_t Append(void* text, const unsigned char* data, unsigned int size) {
+  static_cast<std::string*>(text)->append(reinterpret_cast<const char*>(data), size);
+  return CAIRO_STATUS_SUCCESS;
+}
+
+absl::Status DrawOn(cairo_surface_t* surface, const Picture& picture) {
+  const std::unique_ptr<cairo_t, decltype(&cairo_destroy)> cr(cairo_create(surface), cairo_destroy);
+  picture.Draw(cr.get());
+  if (cairo_status(cr.get()) == CAIRO_STATUS_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("the plot: ", cairo_status_to_string(cairo_status(cr.get()))));
+}
+
+absl::StatusOr<std::string> Png(const Picture& picture) {
+  const Surface surface(cairo_image_surface_create(CAIRO_FORMAT_RGB24, kPngScale * Chart::kWidth,
+                                                   kPngScale * kPictureHeight),
+                        cairo_surface_destroy);
+  cairo_surface_set_device_scale(surface.get(), kPngScale, kPngScale);
+  if (absl::Status status = DrawOn(surface.get(), picture); !status.ok()) return status;
+  std::string png;
+  cairo_surface_write_to_png_stream(surface.get(), Append, &png);
+  return png;
+}
+
+absl::StatusOr<std::string> Svg(const Picture& picture) {
+  std::string svg;
+  const Surface surface(
+      cairo_svg_surface_create_for_stream(Append, &svg, Chart::kWidth, kPictureHeight),
+      cairo_surface_destroy);
+  cairo_svg_surface_set_document_unit(surface.get(), CAIRO_SVG_UNIT_PX);
+  if (absl::Status status = DrawOn(surface.get(), picture); !status.ok()) return status;
+  cairo_surface_finish(surface.get());
+  return svg;
+}
+
+std::string Escaped(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}});
+}
+
+absl::StatusOr<std::string> Html(const Picture& picture) {
+  absl::StatusOr<std::string> svg = Svg(picture);
+  if (!svg.ok()) return svg;
+  svg->erase(0, svg->find("<svg"));  // the XML declaration
+  return absl::StrFormat(
+      "<!doctype html><html lang='en'><meta charset='utf-8'><title>%s: %s</title>\n%s</html>\n",
+      Escaped(picture.block), Escaped(picture.conditions), *svg);
+}
+
+struct Format {
+  const char* ending;
+  absl::StatusOr<std::string> (*encode)(const Picture&);
+};
+constexpr Format kFormats[] = {{".html", Html}, {".png", Png}, {".svg", Svg}};
+
+// The format of the path's ending, or null.
+const Format* FormatOf(const std::string& path) {
+  for (const Format& format : kFormats) {
+    if (absl::EndsWith(path, format.ending)) return &format;
   }
-  return svg + "</svg>\n";
+  return nullptr;
 }
 
 }  // namespace
 
 absl::Status CheckPlotPath(const std::string& path) {
-  if (absl::EndsWith(path, ".html") || absl::EndsWith(path, ".svg")) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--plot: expected a name that ends in .html or .svg, got ", path));
+  if (FormatOf(path) != nullptr) return absl::OkStatus();
+  const auto ending = [](std::string* out, const Format& format) { *out += format.ending; };
+  return absl::InvalidArgumentError(absl::StrCat("--plot: expected a name that ends in one of ",
+                                                 absl::StrJoin(kFormats, ", ", ending), "; got ",
+                                                 path));
 }
 
 absl::Status WritePlot(const std::string& path, const LoadPlan& plan, const LoadReport& report) {
-  std::ofstream out(path);
-  const std::string svg = Document(plan, report);
-  if (absl::EndsWith(path, ".html")) {
-    out << "<!doctype html><meta charset='utf-8'><title>" << Escaped(plan.block) << "</title>\n"
-        << svg;
-  } else {
-    out << svg;
-  }
+  if (absl::Status status = CheckPlotPath(path); !status.ok()) return status;
+  const absl::StatusOr<std::string> bytes = FormatOf(path)->encode(PictureOf(plan, report));
+  if (!bytes.ok()) return bytes.status();
+  std::ofstream out(path, std::ios::binary);
+  out << *bytes;
   out.close();
   if (out) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(path, ": can't be written"));

@@ -1,4 +1,4 @@
-// A load report as a picture: one file that any browser shows, with nothing fetched from anywhere.
+// A load report as a picture in one file, with nothing fetched from anywhere.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace fuseblock::cli {
 
-// Writes latency by percentile, and throughput and latency over time. path ends in .html or .svg.
+// Writes latency by percentile, and throughput and latency over time. path ends in .html,
+// .png or .svg.
 absl::Status WritePlot(const std::string& path, const LoadPlan& plan, const LoadReport& report);
 
 // Whether WritePlot takes the path: asked before the load is run.

@@ -3,11 +3,17 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <optional>
+#include <thread>
+#include <unordered_set>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "client/cpp/callback_scope.h"
 #include "client/cpp/encoded.h"
 #include "client/cpp/stream.h"
 #include "fuseblock/v1/block_service.grpc.pb.h"
@@ -59,14 +65,41 @@ Answer AnswerFrom(v1::RunBlockResponse response) {
   return answer;
 }
 
+// One unary call. Its context holds the channel; it goes with the call's end, on gRPC's thread,
+// while the connection holds the channel as well. On gRPC's threads the channel's last reference
+// must not go: the end of the process's last channel joins them.
 struct Call::State {
-  grpc::ClientContext context;
+  absl::Mutex mutex;
+  std::optional<grpc::ClientContext> context ABSL_GUARDED_BY(mutex);  // until the call has ended
   grpc::ByteBuffer request;
   v1::RunBlockResponse response;
   absl::AnyInvocable<void(absl::StatusOr<Answer>) &&> done;
+
+  void Cancel() {
+    absl::MutexLock lock(&mutex);
+    if (context.has_value()) context->TryCancel();
+  }
+
+  // On gRPC's thread: lets go of the context, then hands the answer over.
+  void End(const grpc::Status& status) {
+    absl::StatusOr<Answer> answer;
+    {
+      absl::MutexLock lock(&mutex);
+      if (status.ok()) {
+        answer = AnswerFrom(std::move(response));
+        answer->timings_us = TimingsFrom(*context);
+      } else {
+        answer = ErrorFrom(status);
+      }
+      context.reset();
+    }
+    const CallbackScope scope;
+    auto last = std::move(done);  // what it holds goes before the client may
+    std::move(last)(std::move(answer));
+  }
 };
 
-void Call::Cancel() { state_->context.TryCancel(); }
+void Call::Cancel() { state_->Cancel(); }
 
 struct Client::Connection {
   explicit Connection(const std::string& target)
@@ -76,30 +109,53 @@ struct Client::Connection {
         blocks(v1::BlockService::NewStub(channel)),
         health(grpc::health::v1::Health::NewStub(channel)) {}
 
+  // Cancels the calls in flight and waits until the last of their callbacks has returned.
+  ~Connection() {
+    absl::MutexLock lock(&mutex);
+    for (const std::shared_ptr<Call::State>& call : calls) call->Cancel();
+    mutex.Await(absl::Condition(
+        +[](std::unordered_set<std::shared_ptr<Call::State>>* set) { return set->empty(); },
+        &calls));
+  }
+
   std::shared_ptr<grpc::Channel> channel;
   RunStub run;
   StreamStub stream;
   std::unique_ptr<v1::BlockService::Stub> blocks;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
+
+  absl::Mutex mutex;
+  std::unordered_set<std::shared_ptr<Call::State>> calls ABSL_GUARDED_BY(mutex);  // not ended
 };
 
 Client::Client(const std::string& target) : connection_(std::make_unique<Connection>(target)) {}
-Client::~Client() = default;
+
+Client::~Client() {
+  if (!CallbackScope::Active()) return;
+  // The connection would wait for the callback that this is part of, and its channel's end for this
+  // thread.
+  std::thread([connection = std::move(connection_)]() mutable { connection.reset(); }).detach();
+}
 
 Call Client::RunAsync(const Request& request, const CallOptions& options,
                       absl::AnyInvocable<void(absl::StatusOr<Answer>) &&> done) {
   auto state = std::make_shared<Call::State>();
-  ApplyOptions(options, state->context);
   state->request = request.encoded().Unary();
   state->done = std::move(done);
-  connection_->run.UnaryCall(&state->context, "/fuseblock.v1.BlockService/RunBlock", {},
-                             &state->request, &state->response,
-                             [state](const grpc::Status& status) {
-                               if (!status.ok()) return std::move(state->done)(ErrorFrom(status));
-                               Answer answer = AnswerFrom(std::move(state->response));
-                               answer.timings_us = TimingsFrom(state->context);
-                               std::move(state->done)(std::move(answer));
-                             });
+  Connection& connection = *connection_;
+  {
+    absl::MutexLock lock(&connection.mutex);
+    connection.calls.insert(state);
+  }
+  absl::MutexLock lock(&state->mutex);
+  ApplyOptions(options, state->context.emplace());
+  connection.run.UnaryCall(&*state->context, "/fuseblock.v1.BlockService/RunBlock", {},
+                           &state->request, &state->response,
+                           [&connection, state](const grpc::Status& status) {
+                             state->End(status);
+                             absl::MutexLock calls_lock(&connection.mutex);
+                             connection.calls.erase(state);
+                           });
   return Call(state);
 }
 

@@ -89,7 +89,7 @@ Error ErrorOf(const absl::Status& status);
 struct CallOptions {
   absl::Duration timeout = absl::InfiniteDuration();  // becomes the gRPC deadline
   int priority = 1;                                   // 0 highest .. 3
-  std::string tenant;                                 // where the server has no tokens configured
+  std::string tenant = {};                            // where the server has no tokens configured
   bool timings = false;                               // ask for the phase times
 };
 
@@ -112,7 +112,7 @@ class Stream {
  public:
   // Called once per sent request, from one of the library's threads, one call at a time, or from
   // Send when it refuses. It may call Send; it must not block for long, which would hold up the
-  // stream's other answers, and must not call Finish.
+  // stream's other answers, and must neither call Finish nor destroy a stream.
   using OnAnswer = std::function<void(uint64_t request_id, absl::StatusOr<Answer> answer)>;
 
   // Cancels what is in flight and waits for its answers.
@@ -137,18 +137,19 @@ class Stream {
 
 enum class HealthState { kUnknown, kServing, kNotServing };
 
-// A connection to one server, made at the first call and remade when it breaks. Destroy it after
-// its calls and streams have ended.
+// A connection to one server, made at the first call and remade when it breaks.
 class Client {
  public:
   // target: "HOST:PORT", "unix:PATH" or any gRPC target.
   explicit Client(const std::string& target);
+  // Cancels the calls in flight and waits until their callbacks have returned. In a callback, or by
+  // what a callback held, it may go too: then it waits for nothing. Destroy its streams first.
   ~Client();
 
   // Blocks until the answer is there. Errors: the server's, see ErrorOf.
   absl::StatusOr<Answer> Run(const Request& request, const CallOptions& options = {});
   // Returns at once; calls done exactly once from one of the library's threads. done must not
-  // block.
+  // block, and so must not destroy a stream.
   Call RunAsync(const Request& request, const CallOptions& options,
                 absl::AnyInvocable<void(absl::StatusOr<Answer>) &&> done);
   // Opens a stream; options.timeout bounds the whole stream, options.timings is not used.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/callback_scope.h"
 #include "client/cpp/encoded.h"
 
 namespace fuseblock::client {
@@ -88,6 +89,7 @@ void Stream::Reactor::OnReadDone(bool ok) {
     absl::MutexLock lock(&mutex_);
     in_flight_.erase(id);
   }
+  const CallbackScope scope;
   if (read_.code() == 0) {
     on_answer_(id, AnswerFrom(std::move(*read_.mutable_response())));
   } else {
@@ -113,7 +115,10 @@ void Stream::Reactor::OnDone(const grpc::Status& status) {
   }
   const absl::Status lost =
       end.ok() ? absl::UnavailableError("the stream ended before the answer") : end;
-  for (const uint64_t id : unanswered) on_answer_(id, lost);
+  {
+    const CallbackScope scope;
+    for (const uint64_t id : unanswered) on_answer_(id, lost);
+  }
   absl::MutexLock lock(&mutex_);
   status_ = end;
   done_ = true;

@@ -33,16 +33,16 @@ struct SumSource {
     }
   }
   template <bool kVector, bool kOnce, typename Left>
-  __device__ void Load(Raw& raw, int64_t col, Left left) const {
-    raw.x.template Load<kVector, kOnce>(x + col, left);
-    raw.r.template Load<kVector, kOnce>(r + col, left);
+  __device__ void Load(Raw& raw, int64_t col, Left left, float fill) const {
+    raw.x.template LoadOrFill<kVector, kOnce>(x + col, left, fill);
+    raw.r.template LoadOrFill<kVector, kOnce>(r + col, left, 0.0f);
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      h[i] = ToFloat(raw.x.v[i]) + ToFloat(raw.r.v[i]);
-      if (rounded) h[i] = RoundTo<T>(h[i]);
-    }
+    for (int i = 0; i < kUnit; ++i) h[i] = ToFloat(raw.x.v[i]) + ToFloat(raw.r.v[i]);
+    if (!rounded) return;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) h[i] = RoundTo<T>(h[i]);
   }
   template <bool kVector, typename Left>
   __device__ void Store(const float (&h)[kUnit], int64_t col, Left left) const {
@@ -58,8 +58,7 @@ struct SumSource {
   template <bool kVector, typename Out, typename Left>
   static __device__ void StoreAs(Out* to, const float (&h)[kUnit], Left left) {
     Unit<Out, kUnit> out;
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) out.v[i] = FromFloat<Out>(h[i]);
+    out.SetRounded(h);
     out.template Store<kVector>(to, left);
   }
 };

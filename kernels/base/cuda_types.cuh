@@ -98,12 +98,40 @@ struct Unit {
       LoadAligned(from);
     }
   }
+  // The same for a count of any sign; elements from there on become `fill`.
+  template <bool kVector, bool kOnce, typename Count>
+  __device__ void LoadOrFill(const T* from, Count count, float fill) {
+    if (kVector && count > 0) return Load<true, kOnce>(from, count);
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = !kVector && i < count ? from[i] : FromFloat<T>(fill);
+  }
   template <bool kVector, typename Count>
   __device__ void Store(T* to, Count count) const {
     if constexpr (kVector) {
       StoreAligned(to);
     } else {
       StoreSome(to, count < N ? static_cast<int>(count) : N);
+    }
+  }
+  // The values rounded to T, two by one instruction where T has 16 bits.
+  __device__ void SetRounded(const float (&values)[N]) {
+    if constexpr (N % 2 == 0 && std::is_same_v<T, __nv_bfloat16>) {
+#pragma unroll
+      for (int i = 0; i < N; i += 2) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(values[i], values[i + 1]);
+        v[i] = two.x;
+        v[i + 1] = two.y;
+      }
+    } else if constexpr (N % 2 == 0 && std::is_same_v<T, __half>) {
+#pragma unroll
+      for (int i = 0; i < N; i += 2) {
+        const __half2 two = __floats2half2_rn(values[i], values[i + 1]);
+        v[i] = two.x;
+        v[i + 1] = two.y;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) v[i] = FromFloat<T>(values[i]);
     }
   }
   // The first `count` elements, zeros after them.

@@ -21,19 +21,21 @@ struct NoInput {};  // stands for the second input's type of a kernel that has o
 // One unit of the operands, computed.
 template <int N, typename Out, typename A, typename B, typename F>
 __device__ Unit<Out, N> ApplyToUnit(const F& f, const Unit<A, N>& a, const Unit<B, N>& b) {
-  Unit<Out, N> out;
+  float values[N];
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    out.v[i] = FromFloat<Out>(f(ToFloat(a.v[i]), ToFloat(b.v[i])));
-  }
+  for (int i = 0; i < N; ++i) values[i] = f(ToFloat(a.v[i]), ToFloat(b.v[i]));
+  Unit<Out, N> out;
+  out.SetRounded(values);
   return out;
 }
 
 template <int N, typename Out, typename A, typename F>
 __device__ Unit<Out, N> ApplyToUnit(const F& f, const Unit<A, N>& a, const NoInput&) {
-  Unit<Out, N> out;
+  float values[N];
 #pragma unroll
-  for (int i = 0; i < N; ++i) out.v[i] = FromFloat<Out>(f(ToFloat(a.v[i])));
+  for (int i = 0; i < N; ++i) values[i] = f(ToFloat(a.v[i]));
+  Unit<Out, N> out;
+  out.SetRounded(values);
   return out;
 }
 

@@ -14,7 +14,7 @@
 
 #include <type_traits>
 
-#include "kernels/base/approximate.cuh"
+#include "kernels/base/approx.cuh"
 #include "kernels/base/gelu.h"
 
 namespace fuseblock {

@@ -2,29 +2,30 @@
 //
 // A Source says where a row's values h come from: it loads units (cuda_types.cuh), turns them into
 // FP32 and may store them on the way out (residual_out). A Policy reduces the row and writes its
-// outputs. The row is read once: up to 16,384 columns it stays in registers, 16 elements a thread
-// (32 beyond 8,192), by 1, 4, 8 or 16 warps a row; above that a block of 1,024 threads goes over
-// it again, from the cache, for each reduction and for the output.
+// outputs. The row is read once: up to 16,384 columns it stays in registers; above that a block of
+// 1,024 threads goes over it again, from the cache, for each reduction and for the output.
 //
-// The order of a reduction: a thread's own elements in order, then a tree in the warp, then the
-// warps by fours. Which thread has which element depends on the number of columns and the source's
-// type alone.
+// The order of a reduction is one of units, not of threads: a unit's elements in order, then the
+// units of each 32 as a tree, then those groups as a tree, halves first. So a row has the same bits
+// whether many threads take a unit each (few rows: what counts is the time of one) or few threads
+// take several (many rows: what counts are barriers and registers), and the launcher may choose by
+// the number of rows. (A row beyond 16,384 columns has one order: a thread's own units in order.)
 //
 // Speed: a block keeps its row's loads in flight, and so many blocks must be resident: registers
-// are bounded for 1,024 or 1,536 threads a multiprocessor, whichever spills nothing (RowsPlan);
-// operands of columns (weights) are loaded before the reduction where there are registers for them;
-// a reduction is one barrier.
+// are bounded for the threads that a multiprocessor must hold (RowsPlan); a reduction is one
+// barrier.
 //
 // Source: as PlainSource below. A Policy has
-//   kFill: what elements beyond the row's end count as in ForEach;
+//   kFill: what elements beyond the row's end are, 0 or -inf;
 //   kReductions: how many values it reduces over the row, in all;
-//   kColumnBytes: what a column's operands take, which Columns<N> holds for N columns;
-//   LoadColumns<kVector>(columns, col, left);
-//   Reduce(row, reduce) -> Stats: any number of row.ForEach(f(h, left)) and reduce(values, op);
+//   Columns<N>: the operands of N columns; LoadColumns<kVector>(columns, col, left);
+//   Reduce(row) -> Stats, by row.Reduce<kValues>(op, f), where f(partial, h, left) takes a unit
+//   into
+//     the kValues partial results and may change h;
 //   Write<kVector, kKept>(stats, columns, h, row, col, left), where kKept says that h is what the
-//     last ForEach of Reduce left in it; otherwise it is the row's values.
+//     last f left in it; otherwise it is the row's values.
 // kVector: every operand is aligned and the columns are whole units. left: columns up to the row's
-// end, which may be negative in ForEach.
+// end, which may be negative in f.
 #pragma once
 
 #include "kernels/base/cuda_launch.cuh"
@@ -33,80 +34,134 @@
 
 namespace fuseblock {
 
-constexpr int kThreadElements = 16;  // of a row in one thread's registers
-constexpr int kWarpRowBlock = 128;   // threads of a block whose warps have a row each
+constexpr int kWarpRowBlock = 128;  // threads of a block whose warps have a row each
 constexpr int kLongRowBlock = 1024;
 
 struct RowsShape {
   int64_t rows, cols;
 };
 
-// Reduces values over the kWarps warps of a row; each call uses scratch of its own, so that one
-// barrier does.
+template <int kValues>
+struct Reduced {
+  float values[kValues];
+};
+
+// The values of kUnits groups of 32, one of each in every lane, reduced: the tree over the lanes
+// for each of them, then the tree over the groups, halves first. Every lane gets the result.
+// As long as several values are left, a step leaves half of them to the lane's partner.
+template <int kUnits, typename Op>
+__device__ float ReduceGroupsOfWarp(float (&values)[kUnits], Op op) {
+  int offset = kWarp / 2;
+#pragma unroll
+  for (int left = kUnits; left > 1; left /= 2, offset /= 2) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(offset)) != 0;
+#pragma unroll
+    for (int i = 0; i < left / 2; ++i) {
+      const float keep = upper ? values[i + left / 2] : values[i];
+      const float give = upper ? values[i] : values[i + left / 2];
+      values[i] = op(keep, __shfl_xor_sync(0xffffffffu, give, offset));
+    }
+  }
+  float value = values[0];
+#pragma unroll
+  for (; offset > 0; offset /= 2) {
+    value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  // Lanes whose upper log2(kUnits) bits are u have group u.
+#pragma unroll
+  for (int u = kUnits / 2, other = kWarp / 2; u > 0; u /= 2, other /= 2) {
+    value = op(value, __shfl_xor_sync(0xffffffffu, value, other));
+  }
+  return value;
+}
+
+// The tree over the results of kWarps warps, halves first; scratch is 16-byte aligned.
+template <int kWarps, typename Op>
+__device__ float ReduceWarps(const float* scratch, Op op) {
+  float values[kWarps];
+  if constexpr (kWarps >= 4) {
+#pragma unroll
+    for (int i = 0; i < kWarps; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(scratch + i);
+      values[i] = four.x;
+      values[i + 1] = four.y;
+      values[i + 2] = four.z;
+      values[i + 3] = four.w;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) values[i] = scratch[i];
+  }
+#pragma unroll
+  for (int half = kWarps / 2; half > 0; half /= 2) {
+#pragma unroll
+    for (int i = 0; i < half; ++i) values[i] = op(values[i], values[i + half]);
+  }
+  return values[0];
+}
+
+// Each call of AcrossWarps uses shared scratch of its own, so that one barrier does.
+template <int kWarps>
+struct WarpResults {
+  float* scratch;  // kWarps floats for each value
+
+  template <int kValues, typename Op>
+  __device__ void AcrossWarps(float (&values)[kValues], Op op) {
+    if constexpr (kWarps > 1) {
+      constexpr int kRoom = kWarps < 4 ? 4 : kWarps;
+      if (threadIdx.x % kWarp == 0) {
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) scratch[i * kRoom + threadIdx.x / kWarp] = values[i];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) values[i] = ReduceWarps<kWarps>(scratch + i * kRoom, op);
+      scratch += kValues * kRoom;
+    }
+  }
+};
+
+// Reduces a value of each thread over the kWarps warps of a row.
 template <int kWarps>
 struct RowReducer {
-  float* scratch;  // shared, 16-byte aligned, kWarps floats for each value
+  WarpResults<kWarps> warps;
 
   template <int kValues, typename Op>
   __device__ void operator()(float (&values)[kValues], Op op) {
 #pragma unroll
     for (float& value : values) value = WarpReduce(value, op);
-    if constexpr (kWarps > 1) {
-      if (threadIdx.x % kWarp == 0) {
-#pragma unroll
-        for (int i = 0; i < kValues; ++i) scratch[i * kWarps + threadIdx.x / kWarp] = values[i];
-      }
-      __syncthreads();
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        values[i] = OfWarps(scratch + i * kWarps, op);
-      }
-      scratch += kValues * kWarps;
-    }
-  }
-
- private:
-  // Four at a time, which is one access, in order.
-  template <typename Op>
-  static __device__ float OfWarps(const float* partial, Op op) {
-    float total = 0.0f;
-#pragma unroll
-    for (int j = 0; j < kWarps; j += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(partial + j);
-      const float sum = op(op(four.x, four.y), op(four.z, four.w));
-      total = j == 0 ? sum : op(total, sum);
-    }
-    return total;
+    warps.AcrossWarps(values, op);
   }
 };
 
 // A row in the registers of kThreads threads.
 template <int N, int kUnits, int kThreads>
 struct KeptRow {
-  static constexpr bool kKept = true;
-
   float h[kUnits][N];
   int lane, cols;
+  WarpResults<kThreads / kWarp> warps;
 
   __device__ int Column(int u) const { return (u * kThreads + lane) * N; }
-  template <typename F>
-  __device__ void ForEach(F&& f) {
+
+  template <int kValues, typename Op, typename F>
+  __device__ Reduced<kValues> Reduce(Op op, F&& f) {
+    float units[kValues][kUnits];
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) f(h[u], cols - Column(u));
+    for (int u = 0; u < kUnits; ++u) {
+      float partial[kValues];
+#pragma unroll
+      for (float& value : partial) value = Op::Identity();
+      f(partial, h[u], cols - Column(u));
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) units[i][u] = partial[i];
+    }
+    Reduced<kValues> total;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) total.values[i] = ReduceGroupsOfWarp(units[i], op);
+    warps.AcrossWarps(total.values, op);
+    return total;
   }
 };
-
-// Turns a loaded unit into FP32, elements beyond the row's end into `fill`.
-template <typename Source, typename Left, int N>
-__device__ void FilledValues(const Source& source, const typename Source::Raw& raw, Left left,
-                             float fill, float (&h)[N]) {
-  source.Values(raw, h);
-  if (left >= N) return;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (i >= left) h[i] = fill;
-  }
-}
 
 // Rows of one tensor as they are.
 template <typename X>
@@ -118,10 +173,10 @@ struct PlainSource {
   int64_t stride;
 
   __device__ void SetRow(int64_t row) { x += row * stride; }
-  // kOnce: nobody reads it again.
+  // Columns beyond the row's end become `fill`. kOnce: nobody reads it again.
   template <bool kVector, bool kOnce, typename Left>
-  __device__ void Load(Raw& raw, int64_t col, Left left) const {
-    raw.template Load<kVector, kOnce>(x + col, left);
+  __device__ void Load(Raw& raw, int64_t col, Left left, float fill) const {
+    raw.template LoadOrFill<kVector, kOnce>(x + col, left, fill);
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll
@@ -155,7 +210,7 @@ __global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
   constexpr bool kHoist = Plan::kHoist;
   constexpr int kWarps = kThreads / kWarp;
   constexpr bool kWarpRow = kThreads == kWarp;
-  __shared__ __align__(16) float scratch[kWarpRow ? 1 : Policy::kReductions * kWarps];
+  __shared__ __align__(16) float scratch[Policy::kReductions * (kWarps < 4 ? 4 : kWarps)];
   const int64_t row =
       kWarpRow ? static_cast<int64_t>(blockIdx.x) * (kWarpRowBlock / kWarp) + threadIdx.x / kWarp
                : blockIdx.x;
@@ -163,6 +218,7 @@ __global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
   KeptRow<N, kUnits, kThreads> kept;
   kept.lane = static_cast<int>(threadIdx.x) % kThreads;
   kept.cols = static_cast<int>(shape.cols);
+  kept.warps.scratch = scratch;
   source.SetRow(row);
 
   typename Source::Raw raw[kUnits];
@@ -170,9 +226,7 @@ __global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     const int col = kept.Column(u);
-    if (col < kept.cols) {
-      source.template Load<kVector, true>(raw[u], col, kept.cols - col);
-    }
+    source.template Load<kVector, true>(raw[u], col, kept.cols - col, Policy::kFill);
   }
   if constexpr (kHoist) {
 #pragma unroll
@@ -184,10 +238,8 @@ __global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
     }
   }
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    FilledValues(source, raw[u], kept.cols - kept.Column(u), Policy::kFill, kept.h[u]);
-  }
-  const auto stats = policy.Reduce(kept, RowReducer<kWarps>{scratch});
+  for (int u = 0; u < kUnits; ++u) source.Values(raw[u], kept.h[u]);
+  const auto stats = policy.Reduce(kept);
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     const int col = kept.Column(u);
@@ -202,28 +254,33 @@ __global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
 // A row that is loaded anew for every pass over it.
 template <typename Source, bool kVector>
 struct LongRow {
-  static constexpr bool kKept = false;
   static constexpr int N = Source::kUnit;
   static constexpr int64_t kStep = static_cast<int64_t>(kLongRowBlock) * N;
 
   const Source& source;
   RowsShape shape;
   float fill;
+  RowReducer<kLongRowBlock / kWarp> reduce;
 
   __device__ int64_t first() const { return static_cast<int64_t>(threadIdx.x) * N; }
   __device__ void Load(int64_t col, float (&h)[N]) const {
     typename Source::Raw raw;
-    source.template Load<kVector, false>(raw, col, shape.cols - col);
-    FilledValues(source, raw, shape.cols - col, fill, h);
+    source.template Load<kVector, false>(raw, col, shape.cols - col, fill);
+    source.Values(raw, h);
   }
-  template <typename F>
-  __device__ void ForEach(F&& f) const {
+  template <int kValues, typename Op, typename F>
+  __device__ Reduced<kValues> Reduce(Op op, F&& f) {
+    Reduced<kValues> total;
+#pragma unroll
+    for (float& value : total.values) value = Op::Identity();
 #pragma unroll 4
     for (int64_t col = first(); col < shape.cols; col += kStep) {
       float h[N];
       Load(col, h);
-      f(h, shape.cols - col);
+      f(total.values, h, shape.cols - col);
     }
+    reduce(total.values, op);
+    return total;
   }
 };
 
@@ -233,12 +290,11 @@ template <typename Source, typename Policy, bool kVector>
 __global__ void __launch_bounds__(kLongRowBlock)
     LongRowsKernel(RowsShape shape, Source source, Policy policy) {
   AwaitPredecessors();
-  constexpr int kWarps = kLongRowBlock / kWarp;
-  __shared__ __align__(16) float scratch[Policy::kReductions * kWarps];
+  __shared__ __align__(16) float scratch[Policy::kReductions * (kLongRowBlock / kWarp)];
   const int64_t row = blockIdx.x;
   source.SetRow(row);
-  LongRow<Source, kVector> long_row{source, shape, Policy::kFill};
-  const auto stats = policy.Reduce(long_row, RowReducer<kWarps>{scratch});
+  LongRow<Source, kVector> long_row{source, shape, Policy::kFill, {{scratch}}};
+  const auto stats = policy.Reduce(long_row);
 #pragma unroll 2
   for (int64_t col = long_row.first(); col < shape.cols; col += LongRow<Source, kVector>::kStep) {
     const int64_t left = shape.cols - col;
@@ -259,21 +315,42 @@ cudaError_t LaunchKeptRows(const RowsShape& shape, const Source& source, const P
                           stream, shape, source, policy);
 }
 
-// By the number of columns alone: it decides the order of a reduction.
+// Rows are few when their threads, one unit each, are no more than a large GPU holds at once.
+constexpr int64_t kFewRowsThreads = 1 << 18;
+
+// A number of columns has one capacity, threads times elements, whose units are reduced in one
+// order; the number of rows chooses how it is cut.
 template <bool kVector, typename Source, typename Policy>
-cudaError_t LaunchByColumns(const RowsShape& shape, const Source& source, const Policy& policy,
-                            cudaStream_t stream) {
-  const auto launch = [&](auto plan) {
-    return LaunchKeptRows<decltype(plan), kVector>(shape, source, policy, stream);
+cudaError_t LaunchByShape(const RowsShape& shape, const Source& source, const Policy& policy,
+                          cudaStream_t stream) {
+  const auto launch = [&](auto few, auto many) {
+    using Few = decltype(few);
+    using Many = decltype(many);
+    static_assert(Few::kThreads * Few::kElements == Many::kThreads * Many::kElements);
+    if constexpr (kVector) {
+      if (shape.rows * Few::kThreads <= kFewRowsThreads) {
+        return LaunchKeptRows<Few, kVector>(shape, source, policy, stream);
+      }
+    }
+    return LaunchKeptRows<Many, kVector>(shape, source, policy, stream);
   };
-  // Bytes that an element takes in registers while they are loaded.
+  // 32 elements need more registers where each is loaded from more than two bytes.
   constexpr int kBytes = sizeof(typename Source::Raw) / Source::kUnit;
-  if (shape.cols <= 512) return launch(RowsPlan<32, 16, true, 1024>());
-  if (shape.cols <= 2048) return launch(RowsPlan<128, 16, true, 1024>());
-  if (shape.cols <= 4096) return launch(RowsPlan<256, 16, true, 1024>());
-  if (shape.cols <= 8192)
-    return launch(RowsPlan < 512, 16, (kBytes > 2), kBytes <= 2 ? 1536 : 1024 > ());
-  if (shape.cols <= 16384) return launch(RowsPlan<512, 32, false, 1024>());
+  constexpr int kResident = kBytes <= 2 ? 1024 : 512;
+  const int64_t cols = shape.cols;
+  if (cols <= 512) return launch(RowsPlan<64, 8, true, 1024>(), RowsPlan<32, 16, false, 1024>());
+  if (cols <= 1024) {
+    return launch(RowsPlan<128, 8, true, 1024>(), RowsPlan<32, 32, false, kResident>());
+  }
+  if (cols <= 2048) return launch(RowsPlan<256, 8, true, 1024>(), RowsPlan<128, 16, false, 1024>());
+  if (cols <= 4096) return launch(RowsPlan<512, 8, true, 1024>(), RowsPlan<256, 16, false, 1024>());
+  if (cols <= 8192) {
+    return launch(RowsPlan<1024, 8, true, 1024>(), RowsPlan<256, 32, false, kResident>());
+  }
+  if (cols <= 16384) {
+    return LaunchKeptRows<RowsPlan<512, 32, false, kResident>, kVector>(shape, source, policy,
+                                                                        stream);
+  }
   return LaunchOverlapped(LongRowsKernel<Source, Policy, kVector>, shape.rows, dim3(kLongRowBlock),
                           stream, shape, source, policy);
 }
@@ -284,9 +361,9 @@ cudaError_t LaunchRows(const RowsShape& shape, bool aligned, const Source& sourc
                        const Policy& policy, cudaStream_t stream) {
   if (shape.rows == 0 || shape.cols == 0) return cudaSuccess;
   if (aligned && shape.cols % Source::kUnit == 0) {
-    return LaunchByColumns<true>(shape, source, policy, stream);
+    return LaunchByShape<true>(shape, source, policy, stream);
   }
-  return LaunchByColumns<false>(shape, source, policy, stream);
+  return LaunchByShape<false>(shape, source, policy, stream);
 }
 
 }  // namespace fuseblock

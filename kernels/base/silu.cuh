@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "kernels/base/approximate.cuh"
+#include "kernels/base/approx.cuh"
 
 namespace fuseblock {
 

@@ -1,24 +1,25 @@
 // Softmax as a policy of rows.cuh, for softmax and softmax_masked.
 //
 // e^(x - max) once for a row in registers. For FP32 results expf (1 ulp); for 16-bit ones the
-// hardware's power of two, whose 2^-22 and the argument's rounding are nothing beside 2^-12.
+// hardware's power of two, whose 2^-22 and the argument's rounding are nothing beside 2^-12. These
+// powers are kept times 2^24, which the division takes out, so that none is a subnormal number
+// where the result may be one of BF16.
 #pragma once
 
 #include <limits>
 
+#include "kernels/base/approx.cuh"
 #include "kernels/base/rows.cuh"
 
 namespace fuseblock {
 
-// e^x for x <= 0, as accurate as a tensor of Y deserves.
+// e^x for x <= 0, as accurate as a tensor of Y deserves; for 16-bit tensors times 2^24.
 template <typename Y>
 __device__ float ExpFor(float x) {
   if constexpr (std::is_same_v<Y, float>) {
     return expf(x);
   } else {
-    float power;  // subnormals too: those of BF16 are results
-    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504088896341f));
-    return power;
+    return Exp2Approx(__fmaf_rn(x, 0x1.715476p+0f, 24.0f));
   }
 }
 
@@ -27,7 +28,6 @@ template <typename Y, bool kEmptyIsZero>
 struct SoftmaxPolicy {
   static constexpr float kFill = -std::numeric_limits<float>::infinity();
   static constexpr int kReductions = 2;
-  static constexpr int kColumnBytes = 0;
   template <int N>
   struct Columns {};
   struct Stats {
@@ -40,38 +40,39 @@ struct SoftmaxPolicy {
   template <bool kVector, int N, typename Left>
   __device__ void LoadColumns(Columns<N>&, int64_t, Left) const {}
 
-  template <typename Row, typename Reducer>
-  __device__ Stats Reduce(Row& row, Reducer reduce) const {
-    float max[1] = {kFill};
-    row.ForEach([&](const auto& h, auto) {
+  template <typename Row>
+  __device__ Stats Reduce(Row& row) const {
+    float max = row.template Reduce<1>(Max(),
+                                       [](auto& partial, const auto& h, auto) {
 #pragma unroll
-      for (const float value : h) max[0] = Max()(max[0], value);
-    });
-    reduce(max, Max());
+                                         for (const float value : h)
+                                           partial[0] = Max()(partial[0], value);
+                                       })
+                    .values[0];
     // -inf less itself is NaN: what an empty row's result is, unless it is to be zero.
-    const bool empty = kEmptyIsZero && max[0] == kFill;
-    if (empty) max[0] = 0.0f;
-    float sum[1] = {0.0f};
-    row.ForEach([&](auto& h, auto) {
+    const bool empty = kEmptyIsZero && max == kFill;
+    if (empty) max = 0.0f;
+    const auto powers = row.template Reduce<1>(Sum(), [max](auto& sum, auto& h, auto) {
 #pragma unroll
       for (float& value : h) {
-        value = ExpFor<Y>(value - max[0]);
+        value = ExpFor<Y>(value - max);
         sum[0] += value;
       }
     });
-    reduce(sum, Sum());
-    return {max[0], empty ? 0.0f : 1.0f / sum[0]};
+    return {max, empty ? 0.0f : 1.0f / powers.values[0]};
   }
 
   template <bool kVector, bool kKept, int N, typename Left>
   __device__ void Write(const Stats& stats, const Columns<N>&, const float (&h)[N], int64_t row,
                         int64_t col, Left left) const {
-    Unit<Y, N> out;
+    float values[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float power = kKept ? h[i] : ExpFor<Y>(h[i] - stats.max);
-      out.v[i] = FromFloat<Y>(power * stats.inverse);
+      values[i] = power * stats.inverse;
     }
+    Unit<Y, N> out;
+    out.SetRounded(values);
     out.template Store<kVector>(y + row * y_stride + col, left);
   }
 };

@@ -7,7 +7,9 @@
 #include "kernels/add_residual/add_residual_cuda.h"
 #include "kernels/add_rms_norm/add_rms_norm_cuda.h"
 #include "kernels/base/cuda_table.h"
+#include "kernels/base/row_reduce_cuda.h"
 #include "kernels/base/unary_cuda.h"
+#include "kernels/causal_softmax/causal_softmax_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
@@ -16,19 +18,24 @@
 #include "kernels/softmax/softmax_cuda.h"
 #include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
+#include "kernels/swiglu_clamped/swiglu_clamped_cuda.h"
 
 namespace fuseblock {
 
+FuseblockRowReduce LaunchWarpReduce;
+FuseblockRowReduce LaunchBlockReduce;
 FuseblockAddResidual LaunchAddResidual;
 FuseblockUnary LaunchSilu;
 FuseblockUnary LaunchGeluErf;
 FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
+FuseblockSwiGluClamped LaunchSwiGluClamped;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
 FuseblockLayerNorm LaunchLayerNorm;
 FuseblockSoftmax LaunchSoftmax;
 FuseblockSoftmaxMasked LaunchSoftmaxMasked;
+FuseblockCausalSoftmax LaunchCausalSoftmax;
 FuseblockEmbedding LaunchEmbedding;
 FuseblockRope LaunchRope;
 FuseblockLinearPlan MakeLinearPlan;
@@ -43,16 +50,20 @@ FuseblockCudaEntry Entry(const char* name, F* function) {
 }
 
 const FuseblockCudaEntry kEntries[] = {
+    Entry("warp_reduce", LaunchWarpReduce),
+    Entry("block_reduce", LaunchBlockReduce),
     Entry("add_residual", LaunchAddResidual),
     Entry("silu", LaunchSilu),
     Entry("gelu_erf", LaunchGeluErf),
     Entry("gelu_tanh", LaunchGeluTanh),
     Entry("swiglu", LaunchSwiGlu),
+    Entry("swiglu_clamped", LaunchSwiGluClamped),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
     Entry("layer_norm", LaunchLayerNorm),
     Entry("softmax", LaunchSoftmax),
     Entry("softmax_masked", LaunchSoftmaxMasked),
+    Entry("causal_softmax", LaunchCausalSoftmax),
     Entry("embedding", LaunchEmbedding),
     Entry("rope", LaunchRope),
     Entry("linear_plan", MakeLinearPlan),

@@ -36,8 +36,9 @@ constexpr char kName[] = "embedding";
 int Launch(FuseblockEmbedding* launch, const EmbeddingArgs& args, void* stream) {
   const FuseblockCudaRows table = CudaRows(args.table, args.dtype);
   const FuseblockCudaRows y = CudaRows(args.y, args.dtype);
-  return launch(args.ids, static_cast<int>(args.ids_dtype), args.count, &table, args.scale, &y,
-                stream);
+  const int64_t* padding_id = args.padding_id ? &*args.padding_id : nullptr;
+  return launch(args.ids, static_cast<int>(args.ids_dtype), args.count, &table, args.scale,
+                padding_id, &y, stream);
 }
 
 constexpr Implementation<EmbeddingArgs> kList[] = {
@@ -50,11 +51,11 @@ constexpr Implementation<EmbeddingArgs> kList[] = {
 
 absl::Span<const Implementation<EmbeddingArgs>> EmbeddingImplementations() { return kList; }
 
-absl::Status CheckEmbeddingIds(const void* ids, DType ids_dtype, int64_t count,
-                               int64_t vocabulary) {
+absl::Status CheckEmbeddingIds(const void* ids, DType ids_dtype, int64_t count, int64_t vocabulary,
+                               std::optional<int64_t> padding_id) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t id = ReadId(ids, ids_dtype, i);
-    if (id < 0 || id >= vocabulary) {
+    if ((id < 0 || id >= vocabulary) && id != padding_id) {
       return absl::OutOfRangeError(
           absl::StrCat("ids[", i, "]: expected 0 <= id < ", vocabulary, ", got ", id));
     }
@@ -64,7 +65,8 @@ absl::Status CheckEmbeddingIds(const void* ids, DType ids_dtype, int64_t count,
 
 absl::StatusOr<EmbeddingArgs> CheckEmbedding(const ConstTensorView& ids,
                                              const ConstTensorView& table, float scale,
-                                             const TensorView& y) {
+                                             const TensorView& y,
+                                             std::optional<int64_t> padding_id) {
   FUSEBLOCK_RETURN_IF_ERROR(CheckFloat("table", table));
   FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", y, table.dtype));
   FUSEBLOCK_RETURN_IF_ERROR(CheckIds(ids));
@@ -93,17 +95,21 @@ absl::StatusOr<EmbeddingArgs> CheckEmbedding(const ConstTensorView& ids,
   args.count = ids.elements();
   args.dtype = table.dtype;
   args.scale = scale;
+  args.padding_id = padding_id;
   return args;
 }
 
 absl::Status Embedding(const ExecutionContext& context, const ConstTensorView& ids,
-                       const ConstTensorView& table, float scale, const TensorView& y) {
-  FUSEBLOCK_ASSIGN_OR_RETURN(const EmbeddingArgs args, CheckEmbedding(ids, table, scale, y));
+                       const ConstTensorView& table, float scale, const TensorView& y,
+                       std::optional<int64_t> padding_id) {
+  FUSEBLOCK_ASSIGN_OR_RETURN(const EmbeddingArgs args,
+                             CheckEmbedding(ids, table, scale, y, padding_id));
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("ids", ids, context.device));
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("table", table, context.device));
   FUSEBLOCK_RETURN_IF_ERROR(CheckDevice("y", y, context.device));
   if (context.device.type == DeviceType::kCpu) {
-    FUSEBLOCK_RETURN_IF_ERROR(CheckEmbeddingIds(ids.data, ids.dtype, args.count, args.table.rows));
+    FUSEBLOCK_RETURN_IF_ERROR(
+        CheckEmbeddingIds(ids.data, ids.dtype, args.count, args.table.rows, padding_id));
   }
   if (y.elements() == 0) return absl::OkStatus();
   return RunFirst(kName, EmbeddingImplementations(), context, args);

@@ -45,8 +45,12 @@ absl::Status EmbeddingHighway(const ExecutionContext& context, const EmbeddingAr
             [&](int64_t begin, int64_t end) {
               for (int64_t i = begin; i < end; ++i) {
                 const int64_t id = ReadId(args.ids, args.ids_dtype, i);
-                const std::byte* from = table + id * args.table.stride * size;
                 std::byte* to = out + i * args.y.stride * size;
+                if (id == args.padding_id) {
+                  std::memset(to, 0, static_cast<size_t>(args.y.cols * size));
+                  continue;
+                }
+                const std::byte* from = table + id * args.table.stride * size;
                 if (args.scale == 1.0f) {
                   std::memcpy(to, from, static_cast<size_t>(args.y.cols * size));
                 } else {

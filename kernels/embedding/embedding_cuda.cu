@@ -1,5 +1,7 @@
 // The CUDA launcher of embedding (embedding.h): a gather of rows. A row goes by 16-byte pieces
-// where table and y allow it, else by elements; with scale 1 the bits are copied untouched.
+// where table and y allow it, else by elements; with scale 1 the bits are copied untouched. Blocks
+// are small: two latencies, the id's and the row's, follow each other in each, and many of them at
+// once hide both and end together.
 #include "kernels/base/cuda_launch.cuh"
 #include "kernels/base/cuda_types.cuh"
 #include "kernels/embedding/embedding_cuda.h"
@@ -7,7 +9,7 @@
 namespace fuseblock {
 namespace {
 
-constexpr int kBlock = 256;
+constexpr int kBlock = 128;
 constexpr int kUnits = 1;  // of a thread
 
 struct EmbeddingParams {
@@ -15,6 +17,8 @@ struct EmbeddingParams {
   int64_t count, cols;
   int64_t table_stride, y_stride;
   float scale;
+  bool pads;
+  int64_t padding_id;
   unsigned column_tiles;
 };
 
@@ -26,6 +30,7 @@ __global__ void __launch_bounds__(kBlock) EmbeddingKernel(EmbeddingParams p, con
   const int64_t row = static_cast<int64_t>(row_tile) * blockDim.y + threadIdx.y;
   if (row >= p.count) return;
   const int64_t id = static_cast<const Id*>(p.ids)[row];
+  const bool padding = p.pads && id == p.padding_id;
   const T* from = table + id * p.table_stride;
   T* to = y + row * p.y_stride;
   const int64_t first = static_cast<int64_t>(column_tile) * kUnits * blockDim.x + threadIdx.x;
@@ -33,7 +38,12 @@ __global__ void __launch_bounds__(kBlock) EmbeddingKernel(EmbeddingParams p, con
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     const int64_t col = (first + u * static_cast<int64_t>(blockDim.x)) * N;
-    if (col < p.cols) unit[u].LoadAligned(from + col);
+    if (col >= p.cols) continue;
+    if (padding) {
+      unit[u].LoadSome(from, 0);  // zeros
+    } else {
+      unit[u].LoadAligned(from + col);
+    }
   }
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
@@ -81,11 +91,16 @@ cudaError_t LaunchTyped(const EmbeddingParams& p, const FuseblockCudaRows& table
 }  // namespace
 
 int LaunchEmbedding(const void* ids, int ids_dtype, int64_t count, const FuseblockCudaRows* table,
-                    float scale, const FuseblockCudaRows* y, void* stream) {
+                    float scale, const int64_t* padding_id, const FuseblockCudaRows* y,
+                    void* stream) {
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   if (table->dtype != y->dtype) return cudaErrorInvalidValue;
   if (count == 0 || table->cols == 0) return cudaSuccess;
-  const EmbeddingParams p{ids, count, table->cols, table->stride, y->stride, scale, 1};
+  EmbeddingParams p{ids, count, table->cols, table->stride, y->stride, scale, false, 0, 1};
+  if (padding_id != nullptr) {
+    p.pads = true;
+    p.padding_id = *padding_id;
+  }
   return VisitCudaFloat(y->dtype, [&](auto value) {
     using T = decltype(value);
     switch (static_cast<DType>(ids_dtype)) {

@@ -17,9 +17,12 @@ void CopyElement(const void* from, int64_t from_index, void* to, int64_t to_inde
 
 absl::Status EmbeddingReference(const ExecutionContext&, const EmbeddingArgs& args) {
   for (int64_t i = 0; i < args.count; ++i) {
-    const int64_t from = ReadId(args.ids, args.ids_dtype, i) * args.table.stride;
+    const int64_t id = ReadId(args.ids, args.ids_dtype, i);
+    const int64_t from = id * args.table.stride;
     for (int64_t col = 0; col < args.y.cols; ++col) {
-      if (args.scale == 1.0f) {
+      if (id == args.padding_id) {
+        WriteDouble(args.y.data, args.dtype, i * args.y.stride + col, 0.0);
+      } else if (args.scale == 1.0f) {
         CopyElement(args.table.data, from + col, args.y.data, i * args.y.stride + col,
                     SizeOf(args.dtype));
       } else {

@@ -14,7 +14,6 @@ template <typename Y, typename W>
 struct LayerNormPolicy {
   static constexpr float kFill = 0.0f;
   static constexpr int kReductions = 3;
-  static constexpr int kColumnBytes = 2 * sizeof(W);
   template <int N>
   struct Columns {
     Unit<W, N> weight, bias;
@@ -35,36 +34,33 @@ struct LayerNormPolicy {
     if (bias != nullptr) columns.bias.template Load<kVector>(bias + col, left);
   }
 
-  template <typename Row, typename Reducer>
-  __device__ Stats Reduce(Row& row, Reducer reduce) const {
-    float sum[1] = {0.0f};
-    row.ForEach([&](const auto& h, auto) {
+  template <typename Row>
+  __device__ Stats Reduce(Row& row) const {
+    const auto sum = row.template Reduce<1>(Sum(), [](auto& partial, const auto& h, auto) {
 #pragma unroll
-      for (const float value : h) sum[0] += value;
+      for (const float value : h) partial[0] += value;
     });
-    reduce(sum, Sum());
-    const float near_mean = sum[0] * inverse_cols;
-
-    float moments[2] = {0.0f, 0.0f};
-    row.ForEach([&](const auto& h, auto left) {
-      constexpr int N = sizeof(h) / sizeof(float);
-      const auto add = [&](float value) {
-        const float d = value - near_mean;
-        moments[0] += d;
-        moments[1] = __fmaf_rn(d, d, moments[1]);
-      };
-      if (left >= N) {
+    const float near_mean = sum.values[0] * inverse_cols;
+    const auto about =
+        row.template Reduce<2>(Sum(), [near_mean](auto& partial, const auto& h, auto left) {
+          constexpr int N = sizeof(h) / sizeof(float);
+          const auto add = [&](float value) {
+            const float d = value - near_mean;
+            partial[0] += d;
+            partial[1] = __fmaf_rn(d, d, partial[1]);
+          };
+          if (left >= N) {
 #pragma unroll
-        for (const float value : h) add(value);
-      } else {
+            for (const float value : h) add(value);
+          } else if (left > 0) {
         // What lies beyond the row's end must not add mean^2.
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-          if (i < left) add(h[i]);
-        }
-      }
-    });
-    reduce(moments, Sum());
+            for (int i = 0; i < N; ++i) {
+              if (i < left) add(h[i]);
+            }
+          }
+        });
+    const float* moments = about.values;
     const float correction = moments[0] * inverse_cols;
     const float variance = __fmaf_rn(-correction, correction, moments[1] * inverse_cols);
     return {near_mean + correction, InverseSqrt((variance < 0.0f ? 0.0f : variance) + eps)};
@@ -73,14 +69,19 @@ struct LayerNormPolicy {
   template <bool kVector, bool kKept, int N, typename Left>
   __device__ void Write(const Stats& stats, const Columns<N>& columns, const float (&h)[N],
                         int64_t row, int64_t col, Left left) const {
-    Unit<Y, N> out;
+    float values[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      float n = (h[i] - stats.mean) * stats.scale;
-      if (weight != nullptr) n *= ToFloat(columns.weight.v[i]);
-      if (bias != nullptr) n += ToFloat(columns.bias.v[i]);
-      out.v[i] = FromFloat<Y>(n);
+    for (int i = 0; i < N; ++i) values[i] = (h[i] - stats.mean) * stats.scale;
+    if (weight != nullptr) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] *= ToFloat(columns.weight.v[i]);
     }
+    if (bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] += ToFloat(columns.bias.v[i]);
+    }
+    Unit<Y, N> out;
+    out.SetRounded(values);
     out.template Store<kVector>(y + row * y_stride + col, left);
   }
 };

@@ -57,11 +57,15 @@ class LinearWeight {
   std::unique_ptr<Packed> packed_;
 };
 
+// What is done to an output's FP32 sum, after the bias and before its rounding.
+enum class LinearEpilogue { kNone, kGeluErf, kGeluTanh };
+
 struct LinearArgs {
   ConstRows x;
   const LinearWeight* weight;
   Rows y;
   DType y_dtype;
+  LinearEpilogue epilogue = LinearEpilogue::kNone;
 };
 
 // The implementations read LinearWeight::packed(); the reference unpacks the panels.

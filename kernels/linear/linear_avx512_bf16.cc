@@ -154,7 +154,11 @@ void RunTask(const PanelTask& task) {
     const uint32_t* w = static_cast<const uint32_t*>(task.panel) + k / 2 * kPanelWidth;
     SegmentRows(w, (length + 1) / 2, x, task.rows, total);
   }
-  StoreRows(task, total);
+  if (task.epilogue == LinearEpilogue::kNone) {
+    StoreRows(task, total);
+  } else {
+    StorePanelRows(task, total);
+  }
 }
 
 }  // namespace

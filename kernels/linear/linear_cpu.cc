@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "kernels/linear/linear_cpu.cc"
 #include "hwy/foreach_target.h"
 //
-#include "kernels/base/simd-inl.h"
+#include "kernels/base/gelu-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fuseblock {
@@ -157,13 +157,24 @@ void Stage(const PanelTask& task, int64_t k, int64_t length, int64_t padded, flo
   }
 }
 
-template <class Y>
-void StoreRows(const PanelTask& task, const float* total) {
+struct NoEpilogue {
+  HWY_INLINE VF operator()(VF value) const { return value; }
+};
+struct GeluErfEpilogue {
+  HWY_INLINE VF operator()(VF value) const { return GeluErfOf(value); }
+};
+struct GeluTanhEpilogue {
+  HWY_INLINE VF operator()(VF value) const { return GeluTanhOf(value); }
+};
+
+template <class Y, class Epilogue>
+void StoreRows(const PanelTask& task, const float* total, const Epilogue& epilogue) {
   for (int64_t row = 0; row < task.rows; ++row) {
     Y* to = reinterpret_cast<Y*>(task.y + row * task.y_stride);
     for (int column = 0; column < task.columns; column += kLanes) {
       VF value = Load(total + row * kWidth + column);
       if (task.bias != nullptr) value = hn::Add(value, Load(task.bias + column));
+      value = epilogue(value);
       const int64_t left = task.columns - column;
       if (left >= kLanes) {
         Store(value, to + column);
@@ -171,6 +182,29 @@ void StoreRows(const PanelTask& task, const float* total) {
         StoreTail(value, to + column, left);
       }
     }
+  }
+}
+
+template <class Y>
+void StoreRowsAs(const PanelTask& task, const float* total) {
+  switch (task.epilogue) {
+    case LinearEpilogue::kGeluErf:
+      return StoreRows<Y>(task, total, GeluErfEpilogue());
+    case LinearEpilogue::kGeluTanh:
+      return StoreRows<Y>(task, total, GeluTanhEpilogue());
+    default:
+      return StoreRows<Y>(task, total, NoEpilogue());
+  }
+}
+
+void StoreTotals(const PanelTask& task, const float* total) {
+  switch (task.y_dtype) {
+    case DType::kF16:
+      return StoreRowsAs<Half>(task, total);
+    case DType::kBF16:
+      return StoreRowsAs<BFloat16>(task, total);
+    default:
+      return StoreRowsAs<float>(task, total);
   }
 }
 
@@ -197,14 +231,7 @@ void RunTyped(const PanelTask& task) {
       SegmentRows<float, sizeof(T)>(wide, padded, x, task.rows, next, total);
     }
   }
-  switch (task.y_dtype) {
-    case DType::kF16:
-      return StoreRows<Half>(task, total);
-    case DType::kBF16:
-      return StoreRows<BFloat16>(task, total);
-    default:
-      return StoreRows<float>(task, total);
-  }
+  StoreTotals(task, total);
 }
 
 void RunTask(const PanelTask& task) {
@@ -229,11 +256,16 @@ HWY_AFTER_NAMESPACE();
 namespace fuseblock {
 
 HWY_EXPORT(RunTask);
+HWY_EXPORT(StoreTotals);
 HWY_EXPORT(Target);
 
 std::string LinearHighwayUnavailable(std::string* detail) {
   if (detail != nullptr) *detail = HWY_DYNAMIC_DISPATCH(Target)();
   return "";
+}
+
+void StorePanelRows(const PanelTask& task, const float* total) {
+  HWY_DYNAMIC_DISPATCH(StoreTotals)(task, total);
 }
 
 absl::Status LinearHighway(const ExecutionContext& context, const LinearArgs& args) {

@@ -78,7 +78,8 @@ absl::Status LinearCuda(const ExecutionContext& context, const LinearArgs& args)
   const LinearWeight::Packed& packed = args.weight->packed();
   const FuseblockCudaRows x = CudaRows(args.x, packed.dtype);
   const FuseblockCudaRows y = CudaRows(args.y, args.y_dtype);
-  return CudaStatus("linear", launch(packed.plan, &x, &y, context.stream));
+  return CudaStatus("linear",
+                    launch(packed.plan, &x, &y, static_cast<int>(args.epilogue), context.stream));
 }
 
 }  // namespace fuseblock

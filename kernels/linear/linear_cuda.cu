@@ -55,47 +55,53 @@ cudaError_t RunPinned(const Plan& plan, const FuseblockCudaRows& x, const Fusebl
   return cudaSuccess;
 }
 
-// Through scratch of the stream's own: rows that do not lie on 16-byte boundaries, and sums that a
-// bias is added to before they are rounded.
+// Through scratch of the stream's own: rows that do not lie on 16-byte boundaries, and sums that
+// are finished before they are rounded.
 cudaError_t RunStaged(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
-                      cudaStream_t stream) {
+                      Epilogue epilogue, cudaStream_t stream) {
   const int float_dtype = static_cast<int>(DType::kF32);
   const int64_t rows = std::min(kRowsStaged, x.rows);
-  const int out_dtype = plan.bias != nullptr ? float_dtype : y.dtype;
+  const bool finishes = plan.bias != nullptr || epilogue != kEpilogueNone;
+  const bool copies = !Aligned16(x);
   FuseblockCudaRows x_copy{nullptr, x.dtype, rows, x.cols, x.cols};
-  FuseblockCudaRows y_copy{nullptr, out_dtype, rows, y.cols, y.cols};
+  FuseblockCudaRows y_copy{nullptr, finishes ? float_dtype : y.dtype, rows, y.cols, y.cols};
   // 4 bytes an element are enough for any dtype; y's part starts on a 16-byte boundary.
-  const int64_t x_bytes = CeilDiv(rows * x.cols * 4, 256) * 256;
+  const int64_t x_bytes = copies ? CeilDiv(rows * x.cols * 4, 256) * 256 : 0;
   const int64_t y_bytes = rows * y.cols * 4;
-  cudaError_t error = cudaMallocAsync(&x_copy.data, static_cast<size_t>(x_bytes + y_bytes), stream);
+  void* scratch = nullptr;
+  cudaError_t error = cudaMallocAsync(&scratch, static_cast<size_t>(x_bytes + y_bytes), stream);
   if (error != cudaSuccess) return error;
-  y_copy.data = static_cast<std::byte*>(x_copy.data) + x_bytes;
-  void* const scratch = x_copy.data;
+  x_copy.data = scratch;
+  y_copy.data = static_cast<std::byte*>(scratch) + x_bytes;
   for (int64_t first = 0; first < x.rows && error == cudaSuccess; first += rows) {
     const int64_t count = std::min(rows, x.rows - first);
     x_copy.rows = y_copy.rows = count;
+    const FuseblockCudaRows x_part = RowsFrom(x, first, count);
     const FuseblockCudaRows y_part = RowsFrom(y, first, count);
-    error = CopyRows(x_copy, RowsFrom(x, first, count), stream);
-    if (error == cudaSuccess) error = RunPinned(plan, x_copy, y_copy, stream);
+    if (copies) error = CopyRows(x_copy, x_part, stream);
+    if (error == cudaSuccess) error = RunPinned(plan, copies ? x_copy : x_part, y_copy, stream);
     if (error != cudaSuccess) break;
-    error = plan.bias != nullptr ? LaunchAddBias(y_copy, plan.bias, y_part, stream)
-                                 : CopyRows(y_part, y_copy, stream);
+    error = finishes ? LaunchEpilogue(y_copy, plan.bias, y_part, epilogue, stream)
+                     : CopyRows(y_part, y_copy, stream);
   }
   const cudaError_t freed = cudaFreeAsync(scratch, stream);
   return error == cudaSuccess ? freed : error;
 }
 
 cudaError_t Run(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
-                cudaStream_t stream) {
-  if (plan.pinned == nullptr) return LaunchLinearTiles(x, plan.weight, plan.bias, y, stream);
+                Epilogue epilogue, cudaStream_t stream) {
+  if (plan.pinned == nullptr) {
+    return LaunchLinearTiles(x, plan.weight, plan.bias, y, epilogue, stream);
+  }
   if (Aligned16(x) && Aligned16(y)) {
-    if (plan.bias == nullptr) return RunPinned(plan, x, y, stream);
+    const bool finishes = plan.bias != nullptr || epilogue != kEpilogueNone;
+    if (!finishes) return RunPinned(plan, x, y, stream);
     if (y.dtype == static_cast<int>(DType::kF32)) {
       const cudaError_t error = RunPinned(plan, x, y, stream);
-      return error == cudaSuccess ? LaunchAddBias(y, plan.bias, y, stream) : error;
+      return error == cudaSuccess ? LaunchEpilogue(y, plan.bias, y, epilogue, stream) : error;
     }
   }
-  return RunStaged(plan, x, y, stream);
+  return RunStaged(plan, x, y, epilogue, stream);
 }
 
 }  // namespace
@@ -122,7 +128,7 @@ int MakeLinearPlan(int device, int dtype, int64_t n, int64_t k, const void* weig
 void FreeLinearPlan(void* plan) { delete static_cast<Plan*>(plan); }
 
 int RunLinear(const void* plan_pointer, const FuseblockCudaRows* x, const FuseblockCudaRows* y,
-              void* stream_pointer) {
+              int epilogue, void* stream_pointer) {
   const Plan& plan = *static_cast<const Plan*>(plan_pointer);
   const auto stream = static_cast<cudaStream_t>(stream_pointer);
   if (x->dtype != plan.dtype || x->cols != plan.k || y->cols != plan.n || x->rows != y->rows) {
@@ -137,7 +143,8 @@ int RunLinear(const void* plan_pointer, const FuseblockCudaRows* x, const Fusebl
     y_rows.stride = plan.n;
   }
   cudaError_t error = cudaSetDevice(plan.device);
-  if (error == cudaSuccess) error = Run(plan, x_rows, y_rows, stream);
+  if (error == cudaSuccess)
+    error = Run(plan, x_rows, y_rows, static_cast<Epilogue>(epilogue), stream);
   if (error != cudaSuccess) cudaGetLastError();
   return error;
 }

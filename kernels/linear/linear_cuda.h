@@ -13,7 +13,8 @@ extern "C" {
 typedef int FuseblockLinearPlan(int device, int dtype, int64_t n, int64_t k, const void* weight,
                                 const float* bias, void** plan, char* algorithm);
 typedef void FuseblockLinearPlanFree(void* plan);
-// y = x * weight^T (+ bias); the plan may be used by many streams at a time. Returns a cudaError_t.
+// y = x * weight^T (+ bias), then the epilogue, a fuseblock::LinearEpilogue; the plan may be used
+// by many streams at a time. Returns a cudaError_t.
 typedef int FuseblockLinear(const void* plan, const FuseblockCudaRows* x,
-                            const FuseblockCudaRows* y, void* stream);
+                            const FuseblockCudaRows* y, int epilogue, void* stream);
 }

@@ -1,6 +1,7 @@
 // The reference product: FP64 sums over the unpacked panels, one rounding at the end.
 #include <cstring>
 
+#include "kernels/base/reference_math.h"
 #include "kernels/linear/linear_packed.h"
 
 namespace fuseblock {
@@ -13,8 +14,20 @@ T LoadElement(const void* row, int64_t column) {  // the row may lie at any addr
   return value;
 }
 
+double Finished(LinearEpilogue epilogue, double sum) {
+  switch (epilogue) {
+    case LinearEpilogue::kGeluErf:
+      return GeluErfFp64(sum);
+    case LinearEpilogue::kGeluTanh:
+      return GeluTanhFp64(sum);
+    default:
+      return sum;
+  }
+}
+
 template <typename T, typename Y>
-void ReferenceRow(const LinearWeight::Packed& packed, const void* x, void* y) {
+void ReferenceRow(const LinearWeight::Packed& packed, LinearEpilogue epilogue, const void* x,
+                  void* y) {
   for (int64_t n = 0; n < packed.n; ++n) {
     double sum = 0;
     for (int64_t k = 0; k < packed.k; ++k) {
@@ -22,7 +35,7 @@ void ReferenceRow(const LinearWeight::Packed& packed, const void* x, void* y) {
              static_cast<double>(PanelValue<T>(packed, n, k));
     }
     if (packed.bias.size() != 0) sum += static_cast<double>(packed.bias_data()[n]);
-    const Y value = FromDouble<Y>(sum);
+    const Y value = FromDouble<Y>(Finished(epilogue, sum));
     std::memcpy(static_cast<std::byte*>(y) + n * sizeof(Y), &value, sizeof(Y));
   }
 }
@@ -35,7 +48,8 @@ absl::Status LinearReference(const ExecutionContext& context, const LinearArgs& 
     VisitFloat(args.y_dtype, [&](auto y) {
       context.parallel_for(args.x.rows, [&](int64_t row) {
         ReferenceRow<decltype(t), decltype(y)>(
-            packed, static_cast<const std::byte*>(args.x.data) + row * args.x.stride * sizeof(t),
+            packed, args.epilogue,
+            static_cast<const std::byte*>(args.x.data) + row * args.x.stride * sizeof(t),
             static_cast<std::byte*>(args.y.data) + row * args.y.stride * sizeof(y));
       });
     });

@@ -50,6 +50,7 @@ void RunPanelTasks(const ExecutionContext& context, const LinearArgs& args,
     task.y_stride = args.y.stride * y_size;
     task.y = static_cast<std::byte*>(args.y.data) + row * task.y_stride + column * y_size;
     task.columns = std::min(kPanelWidth, packed.n - column);
+    task.epilogue = args.epilogue;
     run(task);
   });
 }

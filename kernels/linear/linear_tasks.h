@@ -32,7 +32,12 @@ struct PanelTask {
   std::byte* y;        // the panel's first column in the task's first row
   int64_t y_stride;    // bytes
   int64_t columns;     // that exist of the panel's 64
+  LinearEpilogue epilogue;
 };
+
+// Stores a task's FP32 sums, kPanelWidth a row: the bias, the epilogue and the rounding by vectors,
+// for implementations that have no vector functions of their own.
+void StorePanelRows(const PanelTask& task, const float* total);
 
 // Hands out the tasks of the product; `run` does one of them.
 void RunPanelTasks(const ExecutionContext& context, const LinearArgs& args,

@@ -1,6 +1,7 @@
 // Tiles of 64 x 64 outputs in shared memory, 4 x 4 a thread, FP32 FMA along K; see the header.
 #include "kernels/base/cuda_launch.cuh"
 #include "kernels/base/cuda_types.cuh"
+#include "kernels/base/gelu.cuh"
 #include "kernels/linear/linear_tiles_cuda.h"
 
 namespace fuseblock {
@@ -17,7 +18,16 @@ struct TilesParams {
   int64_t m, n, k;
   int64_t x_stride, y_stride;
   int64_t n_tiles;
+  Epilogue epilogue;
 };
+
+// An FP32 sum as a tensor of Out takes it.
+template <typename Out>
+__device__ Out Finished(float sum, Epilogue epilogue) {
+  if (epilogue == kEpilogueGeluErf) sum = GeluFor<Out, GeluForm::kErf>(sum);
+  if (epilogue == kEpilogueGeluTanh) sum = GeluFor<Out, GeluForm::kTanh>(sum);
+  return FromFloat<Out>(sum);
+}
 
 // Four neighbouring elements of a row's K, zeros outside, into their columns of a tile.
 template <typename T>
@@ -81,27 +91,52 @@ __global__ void __launch_bounds__(kBlock)
       const int64_t col = first_n + tn + c;
       if (row >= p.m || col >= p.n) continue;
       const float value = bias == nullptr ? total[r][c] : total[r][c] + bias[col];
-      y[row * p.y_stride + col] = FromFloat<Out>(value);
+      y[row * p.y_stride + col] = Finished<Out>(value, p.epilogue);
     }
   }
 }
 
-template <typename Out>
+struct EpilogueParams {
+  int64_t rows, cols;
+  int64_t x_stride, y_stride;
+  int64_t column_tiles;
+  Epilogue epilogue;
+};
+
+// A thread has N columns: 4 where all operands are aligned, else 1.
+template <typename Out, int N>
 __global__ void __launch_bounds__(kBlock)
-    AddBiasKernel(int64_t rows, int64_t cols, const float* x, int64_t x_stride, const float* bias,
-                  Out* y, int64_t y_stride) {
-  const int64_t tiles = (cols + kBlock - 1) / kBlock;
-  const int64_t row = blockIdx.x / tiles;
-  const int64_t col = blockIdx.x % tiles * kBlock + threadIdx.x;
-  if (row >= rows || col >= cols) return;
-  y[row * y_stride + col] = FromFloat<Out>(x[row * x_stride + col] + bias[col]);
+    EpilogueKernel(EpilogueParams p, const float* x, const float* bias, Out* y) {
+  const int64_t row = blockIdx.x / p.column_tiles;
+  const int64_t col = (blockIdx.x % p.column_tiles * kBlock + threadIdx.x) * N;
+  if (row >= p.rows || col >= p.cols) return;
+  Unit<float, N> sum, add;
+  sum.LoadAligned(x + row * p.x_stride + col);
+  if (bias != nullptr) add.LoadAligned(bias + col);
+  Unit<Out, N> out;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float value = bias != nullptr ? sum.v[i] + add.v[i] : sum.v[i];
+    out.v[i] = Finished<Out>(value, p.epilogue);
+  }
+  out.StoreAligned(y + row * p.y_stride + col);
+}
+
+template <typename Out, int N>
+cudaError_t LaunchEpilogueOf(const FuseblockCudaRows& x, const float* bias,
+                             const FuseblockCudaRows& y, Epilogue epilogue, cudaStream_t stream) {
+  const int64_t tiles = CeilDiv(x.cols, int64_t{kBlock} * N);
+  const EpilogueParams p{x.rows, x.cols, x.stride, y.stride, tiles, epilogue};
+  return Launch(EpilogueKernel<Out, N>, x.rows * tiles, dim3(kBlock), stream, p,
+                static_cast<const float*>(x.data), bias, static_cast<Out*>(y.data));
 }
 
 }  // namespace
 
 cudaError_t LaunchLinearTiles(const FuseblockCudaRows& x, const void* weight, const float* bias,
-                              const FuseblockCudaRows& y, cudaStream_t stream) {
-  const TilesParams p{x.rows, y.cols, x.cols, x.stride, y.stride, CeilDiv(y.cols, kTile)};
+                              const FuseblockCudaRows& y, Epilogue epilogue, cudaStream_t stream) {
+  const TilesParams p{x.rows,  y.cols, x.cols, x.stride, y.stride, CeilDiv(y.cols, int64_t{kTile}),
+                      epilogue};
   return VisitCudaFloat(x.dtype, [&](auto in) {
     return VisitSameOrFloat(in, x.dtype, y.dtype, [&](auto out) {
       using T = decltype(in);
@@ -113,13 +148,14 @@ cudaError_t LaunchLinearTiles(const FuseblockCudaRows& x, const void* weight, co
   });
 }
 
-cudaError_t LaunchAddBias(const FuseblockCudaRows& x, const float* bias, const FuseblockCudaRows& y,
-                          cudaStream_t stream) {
+cudaError_t LaunchEpilogue(const FuseblockCudaRows& x, const float* bias,
+                           const FuseblockCudaRows& y, Epilogue epilogue, cudaStream_t stream) {
+  const bool wide = x.cols % 4 == 0 && Aligned16(x) && Aligned16(y) &&
+                    Aligned16(bias, 1, 0, static_cast<int>(sizeof(float)));
   return VisitCudaFloat(y.dtype, [&](auto out) {
     using Out = decltype(out);
-    return Launch(AddBiasKernel<Out>, x.rows * CeilDiv(x.cols, kBlock), dim3(kBlock), stream,
-                  x.rows, x.cols, static_cast<const float*>(x.data), x.stride, bias,
-                  static_cast<Out*>(y.data), y.stride);
+    return wide ? LaunchEpilogueOf<Out, 4>(x, bias, y, epilogue, stream)
+                : LaunchEpilogueOf<Out, 1>(x, bias, y, epilogue, stream);
   });
 }
 

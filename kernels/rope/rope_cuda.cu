@@ -102,6 +102,7 @@ __device__ void TurnUnit(Unit<T, N>& a, Unit<T, N>& b, const float2* turns, unsi
 
 template <typename T, int N, bool kNeighbours>
 __global__ void __launch_bounds__(kBlock) RopeKernel(const RopeParams p) {
+  AwaitPredecessors();
   using Of = UnitOf<N, kNeighbours>;
   __shared__ float2 shared_turns[kBlock * N];  // [token][i][unit]
   const unsigned unit_tile = blockIdx.x % p.unit_tiles;
@@ -133,8 +134,8 @@ __global__ void __launch_bounds__(kBlock) RopeKernel(const RopeParams p) {
       first = 2 * p.pairs + (unit - p.turning) * N;
       second = first + p.copying * N;
     }
-    a.LoadAligned(in + first);
-    if (second < p.head_dim) b.LoadAligned(in + second);
+    a.LoadAlignedOnce(in + first);
+    if (second < p.head_dim) b.LoadAlignedOnce(in + second);
   }
   float2* turns = shared_turns + threadIdx.z * N * blockDim.x + threadIdx.x;
   if (here && turning) {
@@ -184,7 +185,7 @@ cudaError_t LaunchWidth(RopeParams p, cudaStream_t stream) {
   const dim3 block(static_cast<unsigned>(lanes), static_cast<unsigned>(block_heads),
                    static_cast<unsigned>(block_tokens));
   const int64_t blocks = CeilDiv(p.tokens, block_tokens) * head_tiles * unit_tiles;
-  return Launch(RopeKernel<T, N, kNeighbours>, blocks, block, stream, p);
+  return LaunchOverlapped(RopeKernel<T, N, kNeighbours>, blocks, block, stream, p);
 }
 
 template <typename T, bool kNeighbours>

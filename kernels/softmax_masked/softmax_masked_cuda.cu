@@ -24,9 +24,9 @@ struct MaskedSource {
   }
   // A mask's row may serve many rows.
   template <bool kVector, bool kOnce, typename Left>
-  __device__ void Load(Raw& raw, int64_t col, Left left) const {
-    raw.x.template Load<kVector, kOnce>(x + col, left);
-    raw.mask.template Load<kVector>(mask + col, left);
+  __device__ void Load(Raw& raw, int64_t col, Left left, float fill) const {
+    raw.x.template LoadOrFill<kVector, kOnce>(x + col, left, fill);
+    raw.mask.template LoadOrFill<kVector, false>(mask + col, left, 0.0f);
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll

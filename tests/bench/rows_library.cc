@@ -3,13 +3,19 @@
 // runs is the public C++ call with its checks: what users call is what is timed.
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/base/status.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -20,6 +26,7 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
 #include "server/engine/cpu_team.h"
 
 namespace fuseblock {
@@ -31,6 +38,23 @@ using Outputs = absl::Span<const TensorView>;
 
 constexpr float kEps = 1e-5f;
 constexpr RmsNormParams kRmsNorm{kEps, 0.0f, RmsNormForm::kOnce};
+
+// Angles for heads of that size, made at the first call.
+absl::StatusOr<const RopeTable*> AnglesFor(Device device, int64_t head_dim) {
+  static std::mutex mutex;
+  static auto* tables = new std::map<std::tuple<DeviceType, int, int64_t>, RopeTable>;
+  const std::lock_guard lock(mutex);
+  const auto key = std::make_tuple(device.type, device.index, head_dim);
+  if (const auto found = tables->find(key); found != tables->end()) return &found->second;
+  FUSEBLOCK_ASSIGN_OR_RETURN(RopeTable table,
+                             RopeTable::Make(device, {head_dim, 131072, 10000, {}}));
+  return &tables->emplace(key, std::move(table)).first->second;
+}
+
+absl::Status RunRope(const Context& context, Inputs in, Outputs out) {
+  FUSEBLOCK_ASSIGN_OR_RETURN(const RopeTable* table, AnglesFor(context.device, out[0].cols()));
+  return Rope(context, *table, RopePairs::kHalves, in[0], {in[1], out[0]}, std::nullopt);
+}
 
 // A kernel with the parameters that the benchmarks give it; operands in the order of its header.
 struct RowKernel {
@@ -51,6 +75,8 @@ constexpr RowKernel kRowKernels[] = {
      [](const Context& c, Inputs in, Outputs out) {
        return SwiGlu(c, in[0], in[1], Rounding::kFused, out[0]);
      }},
+    {"swiglu_clamped", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) { return SwiGluClamped(c, in[0], out[0]); }},
     {"rms_norm", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {
        return RmsNorm(c, in[0], in[1], kRmsNorm, out[0]);
@@ -58,6 +84,21 @@ constexpr RowKernel kRowKernels[] = {
     {"add_rms_norm", 3, 2,
      [](const Context& c, Inputs in, Outputs out) {
        return AddRmsNorm(c, in[0], in[1], in[2], kRmsNorm, Rounding::kFused, out[0], out[1]);
+     }},
+    {"layer_norm", 3, 1,
+     [](const Context& c, Inputs in, Outputs out) {
+       return LayerNorm(c, in[0], in[1], in[2], kEps, out[0]);
+     }},
+    {"softmax", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) { return Softmax(c, in[0], out[0]); }},
+    {"softmax_masked", 2, 1,
+     [](const Context& c, Inputs in, Outputs out) {
+       return SoftmaxMasked(c, in[0], in[1], out[0]);
+     }},
+    {"rope", 2, 1, RunRope},
+    {"causal_softmax", 1, 1,
+     [](const Context& c, Inputs in, Outputs out) {
+       return CausalSoftmax(c, in[0], 1.0f, out[0]);
      }},
     {"embedding", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {

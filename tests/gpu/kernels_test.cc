@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/block_reduce/block_reduce.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -14,6 +16,8 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
+#include "kernels/warp_reduce/warp_reduce.h"
 #include "tests/gpu/device_rows.h"
 
 namespace fuseblock::testing {
@@ -118,6 +122,17 @@ TEST_P(GpuKernels, SwiGlu) {
   });
 }
 
+TEST_P(GpuKernels, SwiGluClamped) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType in_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows gate_up = Input(in_dtype, kRows, 2 * columns, layout, 1);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(SwiGluClamped(stream_.context(), gate_up.view(), y.view()));
+      out.push_back(y.Read().Copy());
+    }
+  });
+}
+
 TEST_P(GpuKernels, RmsNorm) {
   ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
     for (const DType x_dtype : {GetParam(), DType::kF32}) {
@@ -205,6 +220,33 @@ TEST_P(GpuKernels, SoftmaxMasked) {
   });
 }
 
+TEST_P(GpuKernels, RowReduce) {
+  for (const auto reduce : {WarpReduceRows, BlockReduceRows}) {
+    ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+        DeviceRows x = Input(GetParam(), kRows, columns, layout, 1);
+        DeviceRows y(DType::kF32, kRows, 1, layout);
+        Finish(reduce(stream_.context(), op, x.view(), y.view()));
+        out.push_back(y.Read().Copy());
+      }
+    });
+  }
+}
+
+TEST_P(GpuKernels, CausalSoftmax) {
+  ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
+    for (const DType x_dtype : {GetParam(), DType::kF32}) {
+      DeviceRows x = Input(x_dtype, kRows, columns, layout, 1);
+      DeviceRows y(GetParam(), kRows, columns, layout);
+      Finish(CausalSoftmax(stream_.context(), x.view(), 0.125f, y.view()));
+      out.push_back(y.Read().Copy());
+      if (x_dtype != GetParam()) continue;
+      Finish(CausalSoftmax(stream_.context(), x.view(), 0.125f, x.view()));
+      EXPECT_EQ(FirstDifference(out.back(), x.Read().Copy()), "") << "in place";
+    }
+  });
+}
+
 TEST_P(GpuKernels, Embedding) {
   ForEachLayout([&](Layout layout, int64_t columns, std::vector<Tensor>& out) {
     DeviceRows table = Input(GetParam(), 11, columns, layout, 1);
@@ -215,6 +257,13 @@ TEST_P(GpuKernels, Embedding) {
       DeviceRows y(GetParam(), 5, columns, layout);
       Finish(Embedding(stream_.context(), device_ids.vector(), table.view(), scale, y.view()));
       out.push_back(y.Read().Copy());
+      // The second id, 6, as padding.
+      Finish(Embedding(stream_.context(), device_ids.vector(), table.view(), scale, y.view(), 6));
+      out.push_back(y.Read().Copy());
+      for (int64_t column = 0; column < columns; ++column) {
+        ASSERT_EQ(out.back().Bits(1, column), 0u);
+        ASSERT_EQ(out.back().Bits(2, column), out[out.size() - 2].Bits(2, column));
+      }
     }
   });
 }

@@ -7,6 +7,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/gelu_erf/gelu_erf.h"
+#include "kernels/gelu_tanh/gelu_tanh.h"
+#include "kernels/linear/linear_bias_gelu.h"
 #include "tests/gpu/device_rows.h"
 
 namespace fuseblock::testing {
@@ -243,6 +246,45 @@ TEST_P(GpuLinear, AnyAddressAndStride) {
           ASSERT_EQ(FirstDifference(expected, y.Read().Copy()), "")
               << "N " << n << ", bias " << with_bias << ", offset " << layout.offset << ", padding "
               << layout.padding;
+        }
+      }
+    }
+  }
+}
+
+// The epilogue's bits are those of the GELU kernels on the product's FP32 output, by cuBLASLt and
+// by tiles, in every layout, with more rows than are staged at a time.
+TEST_P(GpuLinear, BiasAndGelu) {
+  GpuStream stream;
+  for (const auto& [m, n, k] : {std::tuple{1, 8, 16}, {5, 70, 149}, {1030, 128, 64}, {3, 72, 0}}) {
+    const Tensor w = Normals(dtype(), n, k, 0.2, 1);
+    const Tensor b = Normals(DType::kF32, 1, n, 1, 2);
+    const Tensor x = Normals(dtype(), m, k, 1, 3);
+    for (const bool with_bias : {false, true}) {
+      const LinearWeight weight = Prepared(w, with_bias ? &b : nullptr);
+      const DeviceRows dense_x(x.Copy());
+      DeviceRows sums(DType::kF32, m, n);
+      Multiply(stream, dense_x.view(), weight, sums.view());
+      for (const GeluForm form : {GeluForm::kErf, GeluForm::kTanh}) {
+        for (const DType y_dtype : OutputDTypes()) {
+          DeviceRows composed(y_dtype, m, n);
+          const absl::Status gelu = form == GeluForm::kErf
+                                        ? GeluErf(stream.context(), sums.view(), composed.view())
+                                        : GeluTanh(stream.context(), sums.view(), composed.view());
+          ASSERT_TRUE(gelu.ok()) << gelu;
+          stream.Wait();
+          const Tensor expected = composed.Read().Copy();
+          for (const Layout layout : {Layout{0, 0}, Layout{1, 0}, Layout{0, 8}, Layout{5, 1}}) {
+            const DeviceRows moved(x.Copy(layout));
+            DeviceRows y(y_dtype, m, n, layout);
+            const absl::Status status =
+                LinearBiasGelu(stream.context(), moved.view(), weight, form, y.view());
+            ASSERT_TRUE(status.ok()) << status;
+            stream.Wait();
+            ASSERT_EQ(FirstDifference(expected, y.Read().Copy()), "")
+                << "N " << n << ", bias " << with_bias << ", offset " << layout.offset
+                << ", padding " << layout.padding;
+          }
         }
       }
     }

@@ -19,6 +19,7 @@ class HealthTest : public RpcFixture {
         : stub_(grpc::health::v1::Health::NewStub(test.channel_)) {
       HealthCheckRequest request;
       request.set_service(service);
+      context_.set_deadline(absl::ToChronoTime(HangTime()));
       reader_ = stub_->Watch(&context_, request);
     }
     // The next state; blocks until there is one. UNKNOWN at the call's end.
@@ -76,6 +77,17 @@ TEST_F(HealthTest, FollowsLoadingAndDraining) {
   EXPECT_EQ(block.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_F(HealthTest, TheServerServesAsSoonAsOneOfItsBlocksDoes) {
+  Listen();
+  registry_.Declare(kMlp);
+  rpc_->health().SetPhase(HealthService::Phase::kServing);
+  Watcher server(*this, "");
+  EXPECT_EQ(server.Next(), HealthCheckResponse::NOT_SERVING);
+  ASSERT_EQ(Load("m"), absl::OkStatus());
+  EXPECT_EQ(server.Next(), HealthCheckResponse::SERVING);
+  server.Cancel();
+}
+
 TEST_F(HealthTest, ABlockThatIsTakenAwayIsUnknownAgain) {
   StartServer();
   Watcher block(*this, kMlp);
@@ -119,6 +131,11 @@ TEST_F(HealthTest, ListsEveryService) {
   ASSERT_TRUE(grpc::health::v1::Health::NewStub(channel_)->List(&context, {}, &response).ok());
   EXPECT_EQ(response.statuses().size(), registry_.List().size() + 1);
   EXPECT_EQ(response.statuses().at("").status(), HealthCheckResponse::SERVING);
+  EXPECT_EQ(response.statuses().at(kMlp).status(), HealthCheckResponse::SERVING);
+  registry_.Declare("other.embed");
+  grpc::ClientContext again;
+  ASSERT_TRUE(grpc::health::v1::Health::NewStub(channel_)->List(&again, {}, &response).ok());
+  EXPECT_EQ(response.statuses().at("other.embed").status(), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(response.statuses().at(kMlp).status(), HealthCheckResponse::SERVING);
 }
 

@@ -8,9 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -52,6 +54,10 @@ inline void AddInput(const char* name, const RowTensor& rows, v1::RunBlockReques
   tensor->set_data_type(ToWire(rows.dtype));
   for (const int64_t extent : rows.dims) tensor->add_shape(extent);
   tensor->set_data(rows.bytes);
+}
+
+inline std::string BytesOf(const client::Tensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
 }
 
 // What a failed call carried in grpc-status-details-bin.
@@ -120,10 +126,11 @@ class RpcFixture : public ::testing::Test {
     stub_ = v1::BlockService::NewStub(channel_);
   }
 
-  absl::Status Load(const std::string& name) {
+  absl::Status Load(const std::string& name, int64_t revision = 1) {
     model_.Write(folder_);
     ModelOptions options;
     options.name = name;
+    options.revision = revision;
     options.path = folder_.path();
     // A simulated GPU computes with the CPU's copy of the weights.
     return LoadModel(options, {kCpu}, registry_,
@@ -150,6 +157,17 @@ class RpcFixture : public ::testing::Test {
     return *outputs;
   }
 
+  double Counter(const std::string& sample) const { return metrics_.Value("fuseblock_" + sample); }
+  // The sample has that value, now or soon: the server updates it on its own threads.
+  void Await(const std::string& sample, double value) const {
+    const absl::Time hang = HangTime();
+    double seen = Counter(sample);
+    for (; seen != value && absl::Now() < hang; seen = Counter(sample)) std::this_thread::yield();
+    EXPECT_EQ(seen, value) << sample;
+  }
+  // By then whatever was waited for is not going to come: a bound on a hang, not a measure.
+  static absl::Time HangTime() { return absl::Now() + absl::Seconds(60); }
+
   RowTensor X(int64_t tokens, uint32_t seed = 1) const {
     return MakeRows(model_.dtype, {tokens, model_.hidden}, seed);
   }
@@ -161,6 +179,25 @@ class RpcFixture : public ::testing::Test {
     grpc::ClientContext plain;
     return stub_->RunBlock(context != nullptr ? context : &plain, request,
                            response != nullptr ? response : &unread);
+  }
+
+  // One call of any method with any bytes; a stream's is its only message.
+  grpc::Status RawCall(const std::string& method, const std::string& bytes,
+                       std::string* answer = nullptr) {
+    grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> generic(channel_);
+    const grpc::Slice slice(bytes);
+    const grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer response;
+    grpc::ClientContext context;
+    std::promise<grpc::Status> ended;
+    generic.UnaryCall(&context, method, {}, &request, &response,
+                      [&](grpc::Status status) { ended.set_value(std::move(status)); });
+    const grpc::Status status = ended.get_future().get();
+    grpc::Slice whole;
+    if (answer != nullptr && status.ok() && response.DumpToSingleSlice(&whole).ok()) {
+      answer->assign(reinterpret_cast<const char*>(whole.begin()), whole.size());
+    }
+    return status;
   }
 
   v1::RunBlockRequest MlpRequest(int64_t tokens, uint32_t seed = 1) const {

@@ -1,10 +1,12 @@
-// RunBlock, ListBlocks and GetBlock over a real connection: bits, metadata, and every refusal with
+// RunBlock over a real connection: bits, metadata, and every refusal with
 // its status, reason and counter, none of which disturbs anybody else.
+#include <array>
 #include <future>
 #include <limits>
-#include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "server/reason.h"
+#include "server/rpc/block_runner.h"
 #include "tests/integration/rpc_fixture.h"
 
 namespace fuseblock::testing {
@@ -23,7 +25,6 @@ class RpcTest : public RpcFixture {
     EXPECT_EQ(details.reason, reason);
     EXPECT_EQ(details.domain, "fuseblock");
   }
-  double Counter(const std::string& sample) const { return metrics_.Value("fuseblock_" + sample); }
 };
 
 TEST_F(RpcTest, AnswersAreTheBlocksOwnBits) {
@@ -197,14 +198,56 @@ TEST_F(RpcTest, AtTheLimitsAndOneAbove) {
   ExpectStillServing();
 }
 
+TEST_F(RpcTest, MessagesAboveGrpcsOwnLimitPassBothWays) {
+  engine_options_.batch_tokens_max = engine_options_.request_tokens_max = 50000;
+  rpc_options_.blocks.limits = {50000, 1 << 24};
+  StartServer();
+  const RowTensor x = X(50000);
+  ASSERT_GT(x.bytes.size(), size_t{4} << 20);
+  const std::string norm = "m.layers.0.attn_norm";
+  const auto answer = client_->Run(client::Request(norm, {ToClient("x", x)}));
+  ASSERT_EQ(answer.status(), absl::OkStatus());
+  EXPECT_EQ(BytesOf(answer->outputs[0]), Alone(norm, {x})[0].bytes);
+}
+
+TEST_F(RpcTest, AnswersAreCounted) {
+  StartServer();
+  const v1::RunBlockRequest request = MlpRequest(3);
+  v1::RunBlockResponse response;
+  ASSERT_TRUE(RunRaw(request, &response).ok());
+  EXPECT_EQ(Counter("request_bytes_sum"), static_cast<double>(request.ByteSizeLong()));
+  EXPECT_EQ(Counter("response_bytes_sum"), static_cast<double>(response.ByteSizeLong()));
+  for (const char* phase : {"queue", "batch", "compute", "encode"}) {
+    EXPECT_EQ(Counter(absl::StrCat(R"(phase_duration_seconds_count{block=")", kMlp, R"(",phase=")",
+                                   phase, "\"}")),
+              1)
+        << phase;
+  }
+}
+
+TEST_F(RpcTest, ALongMessageIsCutSoThatTheStatusStillTravels) {
+  Listen();
+  registry_.Declare(kMlp);
+  registry_.Fail(kMlp, std::string(20000, 'x'));
+  const grpc::Status status = RunRaw(MlpRequest(1));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(DetailsOf(status).reason, "BLOCK_NOT_READY");
+  EXPECT_THAT(status.error_message(), ::testing::EndsWith("xxx..."));
+}
+
 TEST_F(RpcTest, MetadataOutsideItsRangeIsRefused) {
   StartServer();
-  grpc::ClientContext bad, good;
+  grpc::ClientContext bad, long_tenant, good;
   bad.AddMetadata("fuseblock-priority", "4");
   Expect(RunRaw(MlpRequest(1), nullptr, &bad), grpc::StatusCode::INVALID_ARGUMENT, "BAD_TENSOR",
          "metadata fuseblock-priority: expected 0 to 3, got \"4\"");
+  const std::string tenant(128, 't');
+  long_tenant.AddMetadata("fuseblock-tenant", tenant + "t");
+  Expect(RunRaw(MlpRequest(1), nullptr, &long_tenant), grpc::StatusCode::INVALID_ARGUMENT,
+         "BAD_TENSOR",
+         "metadata fuseblock-tenant: expected at most 128 bytes, got \"" + tenant + "t\"");
   good.AddMetadata("fuseblock-priority", "0");
-  good.AddMetadata("fuseblock-tenant", "team-a");
+  good.AddMetadata("fuseblock-tenant", tenant);
   EXPECT_TRUE(RunRaw(MlpRequest(1), nullptr, &good).ok());
 }
 
@@ -219,15 +262,8 @@ TEST_F(RpcTest, CompressedMessagesAreRefusedBeforeTheyAreUnpacked) {
 
 TEST_F(RpcTest, BytesThatAreNoMessageAreTheClientsError) {
   StartServer();
-  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> generic(channel_);
   for (const std::string bytes : {"\x0a", "\xff\xff\xff", "\x1a\x05zz", "nonsense"}) {
-    const grpc::Slice slice(bytes);
-    grpc::ByteBuffer request(&slice, 1), response;
-    grpc::ClientContext context;
-    std::promise<grpc::Status> ended;
-    generic.UnaryCall(&context, "/fuseblock.v1.BlockService/RunBlock", {}, &request, &response,
-                      [&](grpc::Status status) { ended.set_value(std::move(status)); });
-    const grpc::Status status = ended.get_future().get();
+    const grpc::Status status = RawCall("/fuseblock.v1.BlockService/RunBlock", bytes);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr("malformed message at byte"));
   }
@@ -239,28 +275,27 @@ class HeldRpcTest : public RpcTest {
  protected:
   using Result = absl::StatusOr<client::Answer>;
   std::future<Result> RunAsync(int64_t tokens, uint32_t seed,
-                               absl::Duration timeout = absl::InfiniteDuration(),
+                               const client::CallOptions& options = {},
                                std::vector<client::Call>* calls = nullptr) {
     auto promise = std::make_shared<std::promise<Result>>();
-    client::CallOptions options;
-    options.timeout = timeout;
     client::Call call =
         client_->RunAsync(client::Request(kMlp, {ToClient("x", X(tokens, seed))}), options,
                           [promise](Result result) { promise->set_value(std::move(result)); });
     if (calls != nullptr) calls->push_back(std::move(call));
     return promise->get_future();
   }
+  // A request that the lane keeps until Release.
+  std::future<Result> HoldLaneWith(int64_t tokens, uint32_t seed,
+                                   const client::CallOptions& options = {}) {
+    faults_->Hold(kCpu);
+    auto running = RunAsync(tokens, seed, options);
+    faults_->AwaitHeld(kCpu, 1);
+    return running;
+  }
   void ExpectBits(Result result, int64_t tokens, uint32_t seed) {
     ASSERT_EQ(result.status(), absl::OkStatus());
     const auto expected = Alone(kMlp, {X(tokens, seed)});
-    EXPECT_EQ(std::string(reinterpret_cast<const char*>(result->outputs[0].data.data()),
-                          result->outputs[0].data.size()),
-              expected[0].bytes);
-  }
-  // A counter's or gauge's value is what was asked for, now or soon: the server updates it on its
-  // own threads.
-  void Await(const std::string& sample, double value) {
-    while (Counter(sample) != value) std::this_thread::yield();
+    EXPECT_EQ(BytesOf(result->outputs[0]), expected[0].bytes);
   }
 };
 
@@ -268,9 +303,7 @@ TEST_F(HeldRpcTest, AFullQueueRefusesExactlyWhatDoesNotFit) {
   engine_options_.queue_tokens_max = 10;
   engine_options_.request_tokens_max = 10;
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1);
   auto waiting = RunAsync(6, 2);
   Await("inflight_requests", 2);
   const grpc::Status status = RunRaw(MlpRequest(1));
@@ -292,9 +325,7 @@ TEST_F(HeldRpcTest, RetryTrailerComesWithARefusal) {
   engine_options_.queue_tokens_max = 4;
   engine_options_.request_tokens_max = 4;
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1);
   grpc::ClientContext context;
   EXPECT_FALSE(RunRaw(MlpRequest(1), nullptr, &context).ok());
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
@@ -305,19 +336,70 @@ TEST_F(HeldRpcTest, RetryTrailerComesWithARefusal) {
 TEST_F(HeldRpcTest, DeadlinesPassWhileTheLaneIsBusy) {
   constexpr char kExpired[] = R"(shed_total{block="m.layers.0.mlp",cause="expired"})";
   StartServer();
-  faults_->Hold(kCpu);
-  auto running = RunAsync(4, 1);
-  faults_->AwaitHeld(kCpu, 1);
+  auto running = HoldLaneWith(4, 1);
   // On a busy machine a deadline may pass before its request arrives, and then nothing expires in
   // the queue: longer ones follow until one does.
   for (absl::Duration deadline = absl::Milliseconds(100); Counter(kExpired) == 0; deadline *= 2) {
-    auto expiring = RunAsync(6, 2, deadline);
+    auto expiring = RunAsync(6, 2, {.timeout = deadline});
     EXPECT_EQ(expiring.get().status().code(), absl::StatusCode::kDeadlineExceeded);
     Await("inflight_requests", 1);
   }
   faults_->Release(kCpu);
   ExpectBits(running.get(), 4, 1);
   EXPECT_EQ(faults_->launches(kCpu), 1);
+}
+
+// Which of the waiting requests runs next shows in which of them the injected failures meet: the
+// one in the lane, and those that follow it.
+TEST_F(HeldRpcTest, APriorityIsServedFirst) {
+  engine_options_.batch_tokens_max = engine_options_.request_tokens_max = 4;
+  StartServer();
+  auto running = HoldLaneWith(4, 1);
+  auto low = RunAsync(4, 2, {.priority = 3});
+  Await("inflight_requests", 2);
+  auto high = RunAsync(4, 3, {.priority = 0});
+  Await("inflight_requests", 3);
+  faults_->Inject(kCpu, Fault::kLaunchFailure, 2);
+  faults_->Release(kCpu);
+  EXPECT_EQ(running.get().status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(high.get().status().code(), absl::StatusCode::kInternal);
+  ExpectBits(low.get(), 4, 2);
+}
+
+TEST_F(HeldRpcTest, TenantsTakeTurns) {
+  engine_options_.batch_tokens_max = engine_options_.request_tokens_max = 4;
+  StartServer();
+  auto running = HoldLaneWith(4, 1, {.tenant = "a"});
+  std::vector<std::future<Result>> many;
+  for (const uint32_t seed : {2, 3, 4}) {
+    many.push_back(RunAsync(4, seed, {.tenant = "a"}));
+    Await("inflight_requests", seed);
+  }
+  auto other = RunAsync(4, 5, {.tenant = "b"});
+  Await("inflight_requests", 5);
+  faults_->Inject(kCpu, Fault::kLaunchFailure, 3);
+  faults_->Release(kCpu);
+  EXPECT_EQ(running.get().status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(many[0].get().status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(other.get().status().code(), absl::StatusCode::kInternal);
+  ExpectBits(many[1].get(), 4, 3);
+  ExpectBits(many[2].get(), 4, 4);
+}
+
+TEST_F(HeldRpcTest, ACancellationThatCameBeforeItsRequestCancelsIt) {
+  StartServer();
+  auto running = HoldLaneWith(4, 1);
+  CancelSwitch cancel(*engine_);
+  cancel.Cancel();
+  Request request;
+  request.block = Served(kMlp);
+  request.inputs[0] = {true, model_.dtype, {}};
+  std::promise<absl::Status> ended;
+  request.done = [&](Outcome outcome) { ended.set_value(outcome.status); };
+  cancel.Started(engine_->Submit(std::move(request)));
+  EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kCancelled);
+  faults_->Release(kCpu);
+  ExpectBits(running.get(), 4, 1);
 }
 
 TEST_F(HeldRpcTest, ACancelledRequestNeverRunsAndHarmsNobody) {
@@ -327,7 +409,7 @@ TEST_F(HeldRpcTest, ACancelledRequestNeverRunsAndHarmsNobody) {
   auto running = RunAsync(4, 1);
   faults_->AwaitHeld(kCpu, 1);
   auto before = RunAsync(1, 2);
-  auto cancelled = RunAsync(7, 3, absl::InfiniteDuration(), &calls);
+  auto cancelled = RunAsync(7, 3, {}, &calls);
   auto after = RunAsync(1, 4);
   Await("inflight_requests", 4);
   calls[0].Cancel();
@@ -359,6 +441,24 @@ TEST_F(HeldRpcTest, AClientThatGoesWhileItRunsLeavesNothingBehind) {
   ExpectStillServing();
 }
 
+TEST_F(HeldRpcTest, AClientsEndCancelsItsCallsOnly) {
+  StartServer();
+  auto other = HoldLaneWith(2, 1);
+  std::array<absl::StatusCode, 2> codes{};
+  {
+    client::Client gone(rpc_->address());
+    for (absl::StatusCode& code : codes) {
+      gone.RunAsync(client::Request(kMlp, {ToClient("x", X(3))}), {},
+                    [&code](Result answer) { code = answer.status().code(); });
+    }
+    Await("inflight_requests", 3);
+  }
+  EXPECT_THAT(codes, ElementsAre(absl::StatusCode::kCancelled, absl::StatusCode::kCancelled));
+  Await("inflight_requests", 1);
+  faults_->Release(kCpu);
+  ExpectBits(other.get(), 2, 1);
+}
+
 TEST_F(HeldRpcTest, ALostDeviceIsAnsweredByTheCpuAndSaysSo) {
   engine_options_.devices = {kGpu, kCpu};
   StartServer();
@@ -381,29 +481,6 @@ TEST_F(HeldRpcTest, WithoutFallbackALostDeviceIsUnavailable) {
   const grpc::Status status = RunRaw(MlpRequest(1));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(DetailsOf(status).reason, "DEVICE_LOST");
-}
-
-TEST_F(RpcTest, DescribesBlocks) {
-  StartServer();
-  const auto blocks = client_->ListBlocks();
-  ASSERT_EQ(blocks.status(), absl::OkStatus());
-  EXPECT_EQ(blocks->size(), registry_.List().size());
-  EXPECT_EQ(client_->ListBlocks("m.layers.0.")->size(), 4u);
-  EXPECT_EQ(client_->ListBlocks("nothing")->size(), 0u);
-  const auto block = client_->GetBlock("m.layers.0.ffn_norm", "1");
-  ASSERT_EQ(block.status(), absl::OkStatus());
-  EXPECT_EQ(block->kind(), "norm_residual");
-  EXPECT_EQ(block->state(), v1::BLOCK_STATE_READY);
-  ASSERT_EQ(block->inputs_size(), 2);
-  EXPECT_EQ(block->inputs(1).name(), "residual");
-  EXPECT_TRUE(block->inputs(1).optional());
-  EXPECT_THAT(block->inputs(0).data_types(), ElementsAre(v1::DATA_TYPE_BF16));
-  EXPECT_THAT(block->inputs(0).shape(), ElementsAre(-1, model_.hidden));
-  EXPECT_EQ(block->content_hash(), Served("m.layers.0.ffn_norm")->content_hash);
-  EXPECT_EQ(block->max_request_tokens(), 4096);
-  EXPECT_EQ(client::ErrorOf(client_->GetBlock("m.layers.0.ffn_norm", "7").status()).reason,
-            "BLOCK_NOT_FOUND");
-  EXPECT_EQ(client_->GetBlock("no").status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

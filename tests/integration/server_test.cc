@@ -231,6 +231,8 @@ TEST_F(DrainTest, ASecondSignalStopsAtOnce) {
   while (*client.Health() != client::HealthState::kNotServing) {
   }
   EXPECT_EQ(client.Run(Mlp(1)).status(), absl::OkStatus());
+  const std::string address = "server.address=" + server.Address("grpc");
+  EXPECT_EQ(RunServer({"--set", address, "--healthcheck"}).exit_code, 1);
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(), 1) << server.log();
 }

@@ -50,9 +50,7 @@ class StreamTest : public RpcFixture {
   }
   void ExpectBits(const absl::StatusOr<client::Answer>& answer, int64_t tokens, uint32_t seed) {
     ASSERT_EQ(answer.status(), absl::OkStatus());
-    EXPECT_EQ(std::string(reinterpret_cast<const char*>(answer->outputs[0].data.data()),
-                          answer->outputs[0].data.size()),
-              Alone(kMlp, {X(tokens, seed)})[0].bytes);
+    EXPECT_EQ(BytesOf(answer->outputs[0]), Alone(kMlp, {X(tokens, seed)})[0].bytes);
   }
 };
 
@@ -102,126 +100,193 @@ class RawStreamTest : public StreamTest {
     *message.mutable_request() = MlpRequest(tokens, static_cast<uint32_t>(tokens));
     return message;
   }
+  void Open() {
+    context_.set_deadline(absl::ToChronoTime(HangTime()));
+    stream_ = stub_->StreamBlocks(&context_);
+  }
+  void Write(const v1::StreamBlocksRequest& message) { ASSERT_TRUE(stream_->Write(message)); }
+  v1::StreamBlocksResponse Read() {
+    v1::StreamBlocksResponse response;
+    EXPECT_TRUE(stream_->Read(&response));
+    return response;
+  }
+  // Nothing more comes, and the stream ends well.
+  void ExpectEnd() {
+    stream_->WritesDone();
+    v1::StreamBlocksResponse response;
+    EXPECT_FALSE(stream_->Read(&response));
+    EXPECT_TRUE(stream_->Finish().ok());
+  }
+
+  grpc::ClientContext context_;
+  std::unique_ptr<RawStream> stream_;
 };
 
 TEST_F(RawStreamTest, AnIdInFlightIsRefusedAndTheFirstGoesOn) {
   StartServer();
   faults_->Hold(kCpu);
-  grpc::ClientContext context;
-  std::unique_ptr<RawStream> stream = stub_->StreamBlocks(&context);
-  ASSERT_TRUE(stream->Write(Message(5, 2)));
+  Open();
+  Write(Message(5, 2));
   faults_->AwaitHeld(kCpu, 1);
-  ASSERT_TRUE(stream->Write(Message(5, 3)));
-  v1::StreamBlocksResponse response;
-  ASSERT_TRUE(stream->Read(&response));
+  Write(Message(5, 3));
+  v1::StreamBlocksResponse response = Read();
   EXPECT_EQ(response.request_id(), 5u);
   EXPECT_EQ(response.code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(response.reason(), "BAD_TENSOR");
   EXPECT_EQ(response.message(), "request_id: 5 is in flight already");
   faults_->Release(kCpu);
-  ASSERT_TRUE(stream->Read(&response));
+  response = Read();
   EXPECT_EQ(response.code(), 0);
   EXPECT_EQ(response.response().outputs(0).data(), Alone(kMlp, {X(2, 2)})[0].bytes);
   // An answered id may be used again.
-  ASSERT_TRUE(stream->Write(Message(5, 4)));
-  ASSERT_TRUE(stream->Read(&response));
+  Write(Message(5, 4));
+  response = Read();
   EXPECT_EQ(response.code(), 0);
-  stream->WritesDone();
-  EXPECT_FALSE(stream->Read(&response));
-  EXPECT_TRUE(stream->Finish().ok());
+  ExpectEnd();
 }
 
 TEST_F(RawStreamTest, AStreamReadsNoFurtherThanItsLimit) {
   rpc_options_.blocks.stream_requests_max = 3;
   StartServer();
   faults_->Hold(kCpu);
-  grpc::ClientContext context;
-  std::unique_ptr<RawStream> stream = stub_->StreamBlocks(&context);
-  for (uint64_t id = 1; id <= 6; ++id) ASSERT_TRUE(stream->Write(Message(id, 1)));
-  while (metrics_.Value("fuseblock_inflight_requests") < 3) std::this_thread::yield();
+  Open();
+  for (uint64_t id = 1; id <= 6; ++id) Write(Message(id, 1));
+  Await("inflight_requests", 3);
   // Another connection's request comes after the stream's; when it has been admitted, the stream's
   // fourth would have been too.
   std::thread other([&] { ExpectStillServing(); });
-  while (metrics_.Value("fuseblock_inflight_requests") < 4) std::this_thread::yield();
-  EXPECT_EQ(metrics_.Value("fuseblock_inflight_requests"), 4);
+  while (Counter("inflight_requests") < 4) std::this_thread::yield();
+  EXPECT_EQ(Counter("inflight_requests"), 4);
   faults_->Release(kCpu);
   other.join();
-  v1::StreamBlocksResponse response;
-  for (int i = 0; i < 6; ++i) ASSERT_TRUE(stream->Read(&response));
-  stream->WritesDone();
-  EXPECT_FALSE(stream->Read(&response));
-  EXPECT_TRUE(stream->Finish().ok());
+  for (int i = 0; i < 6; ++i) Read();
+  ExpectEnd();
 }
 
 TEST_F(RawStreamTest, EachRequestHasItsOwnTime) {
   StartServer();
   faults_->Hold(kCpu);
-  grpc::ClientContext context;
-  std::unique_ptr<RawStream> stream = stub_->StreamBlocks(&context);
-  ASSERT_TRUE(stream->Write(Message(1, 1)));
+  Open();
+  Write(Message(1, 1));
   faults_->AwaitHeld(kCpu, 1);
   v1::StreamBlocksRequest hurried = Message(2, 2);
   hurried.set_timeout_us(1000);
-  ASSERT_TRUE(stream->Write(hurried));
-  v1::StreamBlocksResponse response;
-  ASSERT_TRUE(stream->Read(&response));
+  Write(hurried);
+  v1::StreamBlocksResponse response = Read();
   EXPECT_EQ(response.request_id(), 2u);
   EXPECT_EQ(response.reason(), "EXPIRED");
   EXPECT_EQ(response.code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
   faults_->Release(kCpu);
   v1::StreamBlocksRequest patient = Message(3, 3);
   patient.set_timeout_us(std::numeric_limits<uint64_t>::max());
-  ASSERT_TRUE(stream->Write(patient));
+  Write(patient);
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(stream->Read(&response));
+    response = Read();
     EXPECT_EQ(response.code(), 0) << response.message();
   }
-  stream->WritesDone();
-  EXPECT_TRUE(stream->Finish().ok());
+  ExpectEnd();
 }
 
 TEST_F(RawStreamTest, AStreamThatGoesTakesItsRequestsWithIt) {
   StartServer();
   faults_->Hold(kCpu);
-  grpc::ClientContext context;
-  std::unique_ptr<RawStream> stream = stub_->StreamBlocks(&context);
+  Open();
   // The first is in the lane, alone, before the others come: they wait.
-  ASSERT_TRUE(stream->Write(Message(1, 1)));
+  Write(Message(1, 1));
   faults_->AwaitHeld(kCpu, 1);
-  for (uint64_t id = 2; id <= 4; ++id) ASSERT_TRUE(stream->Write(Message(id, 1)));
-  while (metrics_.Value("fuseblock_inflight_requests") < 4) std::this_thread::yield();
-  context.TryCancel();
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  for (uint64_t id = 2; id <= 4; ++id) Write(Message(id, 1));
+  Await("inflight_requests", 4);
+  context_.TryCancel();
+  EXPECT_EQ(stream_->Finish().error_code(), grpc::StatusCode::CANCELLED);
   // What waited is dropped; what runs finishes when its lane does.
-  while (metrics_.Value("fuseblock_inflight_requests") > 1) std::this_thread::yield();
+  Await("inflight_requests", 1);
   faults_->Release(kCpu);
-  while (metrics_.Value("fuseblock_inflight_requests") > 0) std::this_thread::yield();
+  Await("inflight_requests", 0);
   ExpectStillServing();
 }
 
 TEST_F(RawStreamTest, AMessageThatIsNoneIsAnsweredToo) {
   StartServer();
-  grpc::ClientContext context;
-  std::unique_ptr<RawStream> stream = stub_->StreamBlocks(&context);
-  ASSERT_TRUE(stream->Write(v1::StreamBlocksRequest()));  // no id, no request
-  v1::StreamBlocksResponse response;
-  ASSERT_TRUE(stream->Read(&response));
+  Open();
+  Write(v1::StreamBlocksRequest());  // no id, no request
+  v1::StreamBlocksResponse response = Read();
   EXPECT_EQ(response.reason(), "BLOCK_NOT_FOUND");
-  ASSERT_TRUE(stream->Write(Message(1, 1)));
-  ASSERT_TRUE(stream->Read(&response));
+  Write(Message(1, 1));
+  response = Read();
   EXPECT_EQ(response.code(), 0);
-  stream->WritesDone();
-  EXPECT_TRUE(stream->Finish().ok());
+  ExpectEnd();
 }
 
 TEST_F(RawStreamTest, BadMetadataEndsTheStream) {
   StartServer();
-  grpc::ClientContext context;
-  context.AddMetadata("fuseblock-priority", "high");
-  std::unique_ptr<RawStream> stream = stub_->StreamBlocks(&context);
-  const grpc::Status status = stream->Finish();
+  context_.AddMetadata("fuseblock-priority", "high");
+  Open();
+  const grpc::Status status = stream_->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("fuseblock-priority"));
+}
+
+TEST_F(RawStreamTest, AClientThatDoesNotReadHoldsUpItsOwnStreamOnly) {
+  engine_options_.batch_tokens_max = engine_options_.request_tokens_max = 20000;
+  rpc_options_.blocks = {.limits = {20000, 1 << 24}, .stream_requests_max = 3};
+  StartServer();
+  Open();
+  // Answers of 1.9 MB: more than the transport takes without a reader, so that none is written out.
+  std::thread writer([&] {
+    for (uint64_t id = 1; id <= 8; ++id) {
+      v1::StreamBlocksRequest message = Message(id, 20000);
+      message.mutable_request()->set_block("m.layers.0.attn_norm");
+      Write(message);
+    }
+  });
+  const std::string answered =
+      R"(requests_total{block="m.layers.0.attn_norm",code="OK",rpc="StreamBlocks"})";
+  while (Counter(answered) < 3) std::this_thread::yield();
+  for (int i = 0; i < 8; ++i) ExpectStillServing();
+  EXPECT_EQ(Counter(answered), 3);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(Read().code(), 0);
+  writer.join();
+  ExpectEnd();
+}
+
+TEST_F(RawStreamTest, AtTheStreamsDeadlineItsRequestsExpire) {
+  constexpr char kExpired[] = R"(shed_total{block="m.layers.0.mlp",cause="expired"})";
+  StartServer();
+  faults_->Hold(kCpu);
+  client::CallOptions forever;
+  std::promise<absl::Status> first;
+  client_->RunAsync(Mlp(1, 1), forever, [&](absl::StatusOr<client::Answer> answer) {
+    first.set_value(answer.status());
+  });
+  faults_->AwaitHeld(kCpu, 1);
+  // On a busy machine the deadline may pass before the request arrives: longer ones follow.
+  for (absl::Duration deadline = absl::Milliseconds(100); Counter(kExpired) == 0; deadline *= 2) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
+    const std::unique_ptr<RawStream> stream = stub_->StreamBlocks(&context);
+    v1::StreamBlocksRequest patient = Message(1, 2);
+    patient.set_timeout_us(absl::ToInt64Microseconds(absl::Hours(1)));
+    stream->Write(patient);
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    Await("inflight_requests", 1);
+  }
+  faults_->Release(kCpu);
+  EXPECT_EQ(first.get_future().get(), absl::OkStatus());
+}
+
+TEST_F(RawStreamTest, ShutdownTellsAnIdleStreamWhyItEnds) {
+  StartServer();
+  Open();
+  Write(Message(1, 1));
+  EXPECT_EQ(Read().code(), 0);
+  std::thread shutdown([&] { rpc_->Shutdown(absl::InfiniteFuture()); });
+  v1::StreamBlocksResponse response;
+  EXPECT_FALSE(stream_->Read(&response));
+  const grpc::Status status = stream_->Finish();
+  shutdown.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
+  EXPECT_GT(DetailsOf(status).retry_ms, 0);
 }
 
 TEST_F(StreamTest, ShutdownAnswersWhatIsInFlightAndEndsTheStream) {
@@ -232,7 +297,7 @@ TEST_F(StreamTest, ShutdownAnswersWhatIsInFlightAndEndsTheStream) {
   stream->Send(1, Mlp(2, 1));
   faults_->AwaitHeld(kCpu, 1);
   stream->Send(2, Mlp(3, 2));
-  while (metrics_.Value("fuseblock_inflight_requests") < 2) std::this_thread::yield();
+  Await("inflight_requests", 2);
   std::thread drain([&] {
     engine_->Drain(absl::InfiniteFuture());
     rpc_->Shutdown(absl::InfiniteFuture());

@@ -3,6 +3,8 @@
 #include "gtest/gtest.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/block_reduce/block_reduce.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -13,6 +15,8 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_clamped/swiglu_clamped.h"
+#include "kernels/warp_reduce/warp_reduce.h"
 #include "tests/numerics/cases/case_parts.h"
 
 namespace fuseblock::testing {
@@ -41,9 +45,19 @@ Tensor MakeIndices(const Operand& operand, int64_t rows, uint64_t seed) {
   return indices;
 }
 
+// Of the outputs.
+int64_t OutputColumns(const Case& c, const std::vector<Tensor>& inputs) {
+  const int64_t columns = inputs.back().columns();
+  return c.inputs.back().kind == OperandKind::kPairs ? columns / 2 : columns;
+}
+
 int64_t OperandRows(const Operand& operand, int64_t rows) {
   if (operand.kind == OperandKind::kTable) return kTableRows;
   return operand.kind == OperandKind::kVector ? 1 : rows;
+}
+
+int64_t OutputColumns(const Operand& output, int64_t columns) {
+  return output.kind == OperandKind::kPerRow ? 1 : columns;
 }
 
 Placed PlacedInput(const Operand& operand, Tensor& tensor) {
@@ -75,16 +89,20 @@ void RunInto(const Case& c, const Variant& variant, std::vector<Tensor>& inputs,
 
 const std::vector<KernelUnderTest>& KernelsUnderTest() {
   static const auto* kernels = new std::vector<KernelUnderTest>{
+      {"warp_reduce", Describe<WarpReduceRowsImplementations>, WarpReduceCases},
+      {"block_reduce", Describe<BlockReduceRowsImplementations>, BlockReduceCases},
       {"add_residual", Describe<AddResidualImplementations>, AddResidualCases},
       {"silu", Describe<SiluImplementations>, SiluCases},
       {"gelu_erf", Describe<GeluErfImplementations>, GeluErfCases},
       {"gelu_tanh", Describe<GeluTanhImplementations>, GeluTanhCases},
       {"swiglu", Describe<SwiGluImplementations>, SwiGluCases},
+      {"swiglu_clamped", Describe<SwiGluClampedImplementations>, SwiGluClampedCases},
       {"rms_norm", Describe<RmsNormImplementations>, RmsNormCases},
       {"add_rms_norm", Describe<AddRmsNormImplementations>, AddRmsNormCases},
       {"layer_norm", Describe<LayerNormImplementations>, LayerNormCases},
       {"softmax", Describe<SoftmaxImplementations>, SoftmaxCases},
       {"softmax_masked", Describe<SoftmaxMaskedImplementations>, SoftmaxMaskedCases},
+      {"causal_softmax", Describe<CausalSoftmaxImplementations>, CausalSoftmaxCases},
       {"embedding", Describe<EmbeddingImplementations>, EmbeddingCases},
       {"rope", Describe<RopeImplementations>, RopeCases},
   };
@@ -100,7 +118,8 @@ std::vector<Tensor> MakeInputs(const Case& c, int64_t rows, int64_t columns, Pat
       inputs.push_back(MakeIndices(operand, rows, seed));
       continue;
     }
-    inputs.emplace_back(operand.dtype, OperandRows(operand, rows), columns);
+    inputs.emplace_back(operand.dtype, OperandRows(operand, rows),
+                        operand.kind == OperandKind::kPairs ? 2 * columns : columns);
     const bool shared = operand.kind == OperandKind::kVector;
     Fill(inputs.back(), shared && pattern == Pattern::kNotFinite ? Pattern::kNormal : pattern,
          operand.magnitude_max, seed);
@@ -110,11 +129,11 @@ std::vector<Tensor> MakeInputs(const Case& c, int64_t rows, int64_t columns, Pat
 
 std::vector<Tensor> RunCase(const Case& c, const Variant& variant, std::vector<Tensor>& inputs,
                             Layout output_layout, const ParallelFor& parallel_for) {
-  const int64_t rows = inputs[0].rows(), columns = inputs.back().columns();
+  const int64_t rows = inputs[0].rows(), columns = OutputColumns(c, inputs);
   std::vector<Tensor> outputs;
   std::vector<Tensor*> pointers;
   for (const Operand& output : c.outputs) {
-    outputs.emplace_back(output.dtype, rows, columns, output_layout);
+    outputs.emplace_back(output.dtype, rows, OutputColumns(output, columns), output_layout);
   }
   for (Tensor& output : outputs) pointers.push_back(&output);
   RunInto(c, variant, inputs, pointers, parallel_for);
@@ -123,9 +142,11 @@ std::vector<Tensor> RunCase(const Case& c, const Variant& variant, std::vector<T
 
 std::vector<Tensor> RunCaseInPlace(const Case& c, const Variant& variant,
                                    std::vector<Tensor> inputs, const std::vector<int>& in_place) {
-  const int64_t rows = inputs[0].rows(), columns = inputs.back().columns();
+  const int64_t rows = inputs[0].rows(), columns = OutputColumns(c, inputs);
   std::vector<Tensor> outputs;
-  for (const Operand& output : c.outputs) outputs.emplace_back(output.dtype, rows, columns);
+  for (const Operand& output : c.outputs) {
+    outputs.emplace_back(output.dtype, rows, OutputColumns(output, columns));
+  }
   std::vector<Tensor*> pointers;
   for (size_t i = 0; i < outputs.size(); ++i) {
     pointers.push_back(in_place[i] < 0 ? &outputs[i] : &inputs[static_cast<size_t>(in_place[i])]);

@@ -17,6 +17,8 @@ namespace fuseblock::testing {
 
 enum class OperandKind {
   kRows,       // [rows, columns], one row per row of the batch
+  kPerRow,     // [rows, 1], one value per row: outputs of a reduction
+  kPairs,      // [rows, 2 columns], two neighbours for each column of the output
   kIds,        // [rows] ids into kTableRows rows
   kPositions,  // [rows] positions below kPositions, the last one among them
   kTable,      // [kTableRows, columns], the same for every row

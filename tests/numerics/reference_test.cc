@@ -71,6 +71,21 @@ TEST(Reference, SiluFarFromZero) {
   });
 }
 
+// 1 + 2 + .. + n, with signs that leave half of it; the largest of a parabola.
+TEST(Reference, RowReductions) {
+  auto series = List(Make(2, 1001, [](int64_t row, int64_t i) {
+    return static_cast<double>(row == 0 || i % 2 == 0 ? i : -i);
+  }));
+  auto parabola = List(Make(
+      1, 1000, [](int64_t, int64_t i) { return 5.25 - static_cast<double>((i - 77) * (i - 77)); }));
+  for (const char* kernel : {"warp_reduce", "block_reduce"}) {
+    ExpectRounded(Reference(kernel, "sum_fp32_to_fp32", series)[0],
+                  [](int64_t row, int64_t) { return row == 0 ? 500500.0 : 500.0; });
+    ExpectRounded(Reference(kernel, "max_fp32_to_fp32", parabola)[0],
+                  [](int64_t, int64_t) { return 5.25; });
+  }
+}
+
 // By erf and tanh themselves, which lose nothing for x >= 0; gelu(x) - gelu(-x) = x.
 TEST(Reference, GeluByErfAndTanh) {
   const auto x = [](int64_t, int64_t i) { return static_cast<double>(i) / 8; };

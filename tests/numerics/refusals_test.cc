@@ -8,6 +8,8 @@
 
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/block_reduce/block_reduce.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
@@ -17,6 +19,7 @@
 #include "kernels/softmax/softmax.h"
 #include "kernels/softmax_masked/softmax_masked.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/warp_reduce/warp_reduce.h"
 
 namespace fuseblock {
 namespace {
@@ -158,6 +161,37 @@ TEST_F(Refusals, SoftmaxMasked) {
          "y: must be mask itself or not touch it");
 }
 
+TEST_F(Refusals, CausalSoftmax) {
+  const TensorView x = At(0, kF32, {2, 8}), y = At(64, kF32, {2, 8});
+  Expect(CausalSoftmax(context_, At(0, kF32, {8}), 1, At(64, kF32, {8})),
+         "x: expected [.., Q, KV], rank >= 2, got [8] FP32");
+  for (const float scale : {0.0f, -1.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    Expect(CausalSoftmax(context_, x, scale, y), "scale: expected a finite value > 0");
+  }
+  Expect(CausalSoftmax(context_, x, 1, At(64, kF32, {8, 2})),
+         "y: expected the shape of x [2, 8], got [8, 2]");
+  Expect(CausalSoftmax(context_, At(0, kF16, {2, 8}), 1, At(64, kBF16, {2, 8})),
+         "x: expected BF16 or FP32, got FP16");
+  Expect(CausalSoftmax(context_, x, 1, At(4, kF32, {2, 8})), "y: must be x itself or not touch it");
+}
+
+TEST_F(Refusals, RowReduce) {
+  for (const auto reduce : {WarpReduceRows, BlockReduceRows}) {
+    Expect(reduce(context_, ReduceOp::kSum, At(0, kF32, {3, 8}), At(64, kF32, {3})),
+           "y: expected x's shape with a last axis of 1, [3, 1], got [3]");
+    Expect(reduce(context_, ReduceOp::kMax, At(0, kF32, {3, 8}), At(64, kF32, {3, 8})),
+           "y: expected x's shape with a last axis of 1, [3, 1], got [3, 8]");
+    Expect(reduce(context_, ReduceOp::kMax, At(0, DType::kI32, {3, 8}), At(64, kF32, {3, 1})),
+           "x: expected FP32, FP16 or BF16, got INT32");
+    Expect(reduce(context_, ReduceOp::kSum, At(0, kBF16, {3, 8}), At(64, kF16, {3, 1})),
+           "y: expected BF16 or FP32, got FP16");
+    Expect(reduce(context_, ReduceOp::kSum, At(0, kF32, {3, 8}), At(0, kF32, {3, 1})),
+           "y: must not overlap x");
+    Expect(reduce(context_, ReduceOp::kSum, TensorView(buffer_, kF32, {}), At(64, kF32, {1})),
+           "x: expected rank >= 1, got a scalar");
+  }
+}
+
 TEST_F(Refusals, Embedding) {
   int32_t ids[] = {0, 4, -1, 5};
   const auto ids_view = [&](int64_t count) { return ConstTensorView(ids, DType::kI32, {count}); };
@@ -171,6 +205,11 @@ TEST_F(Refusals, Embedding) {
   Expect(Embedding(context_, ids_view(4), table, 1, At(1024, kF32, {4, 3})),
          "ids[3]: expected 0 <= id < 5, got 5", absl::StatusCode::kOutOfRange);
   EXPECT_EQ(buffer_[1024], 7) << "something was written beside a bad id";
+  // The padding id may lie outside the vocabulary; no other may.
+  EXPECT_TRUE(Embedding(context_, ids_view(4), table, 1, At(1024, kF32, {4, 3}), 5).ok());
+  for (int64_t i = 9; i < 12; ++i) EXPECT_EQ(buffer_[1024 + i], 0);
+  ids[2] = -1;
+  EXPECT_FALSE(Embedding(context_, ids_view(4), table, 1, At(1024, kF32, {4, 3}), 5).ok());
   EXPECT_TRUE(Embedding(context_, ids_view(2), table, 1, At(1024, kF32, {2, 3})).ok());
   Expect(Embedding(context_, ids_view(2), table, 1, At(1024, kF32, {2, 4})),
          "y: expected ids' shape with the table's columns, [2, 3] FP32, got [2, 4] FP32");

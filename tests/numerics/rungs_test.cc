@@ -147,8 +147,9 @@ TEST_P(Rungs, LayoutChangesNoBit) {
       for (const Layout layout : {Layout{1, 0}, Layout{3, 0}, Layout{0, 1}, Layout{1, 13}}) {
         std::vector<Tensor> moved;
         for (size_t i = 0; i < inputs.size(); ++i) {
-          const bool rows =
-              c().inputs[i].kind == OperandKind::kRows || c().inputs[i].kind == OperandKind::kTable;
+          const OperandKind kind = c().inputs[i].kind;
+          const bool rows = kind == OperandKind::kRows || kind == OperandKind::kPairs ||
+                            kind == OperandKind::kTable;
           moved.push_back(inputs[i].Copy(rows ? layout : Layout{layout.offset, 0}));
         }
         const std::vector<Tensor> got = RunCase(c(), variant, moved, layout);

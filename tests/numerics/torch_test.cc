@@ -16,6 +16,7 @@
 #include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "kernels/base/status.h"
+#include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "nlohmann/json.hpp"
 #include "tests/numerics/cases.h"
@@ -77,11 +78,21 @@ struct TorchCase {
 };
 
 std::vector<TorchCase> TorchCases() {
-  std::vector<TorchCase> cases = {{"add_residual", "add_residual", "DT_DT_to_DT", Agreement::kBits},
-                                  {"silu", "silu", "DT_to_DT", Agreement::kExponential},
-                                  {"swiglu_hf", "swiglu", "DT_to_DT_hf", Agreement::kExponential},
-                                  {"erf", "gelu_erf", "DT_to_DT", Agreement::kTail, "_gelu"},
-                                  {"tanh", "gelu_tanh", "DT_to_DT", Agreement::kTail, "_gelu"}};
+  std::vector<TorchCase> cases = {
+      {"add_residual", "add_residual", "DT_DT_to_DT", Agreement::kBits},
+      {"silu", "silu", "DT_to_DT", Agreement::kExponential},
+      {"swiglu_hf", "swiglu", "DT_to_DT_hf", Agreement::kExponential},
+      {"erf", "gelu_erf", "DT_to_DT", Agreement::kTail, "_gelu"},
+      {"tanh", "gelu_tanh", "DT_to_DT", Agreement::kTail, "_gelu"},
+      {"clamped", "swiglu_clamped", "DT_to_DT", Agreement::kReduction, "_swiglu_clamped"}};
+  for (const char* columns : {"_7", "_32", "_300"}) {
+    for (const char* op : {"sum", "max"}) {
+      for (const char* kernel : {"warp_reduce", "block_reduce"}) {
+        cases.push_back({absl::StrCat(op, columns), kernel, absl::StrCat(op, "_DT_to_DT"),
+                         Agreement::kBits, "_reduce"});
+      }
+    }
+  }
   for (const char* columns : {"_65", "_576"}) {
     for (const char* mode : {"first", "once", "offset"}) {
       cases.push_back({absl::StrCat("rms_norm_", mode, columns), "rms_norm",
@@ -261,6 +272,37 @@ TEST(Torch, ScaledEmbedding) {
           });
       ASSERT_TRUE(status.ok()) << variant.label << ": " << status;
       EXPECT_EQ(FirstDifference(want, y), "") << variant.label << ", " << stored.Source();
+    }
+  }
+}
+
+// The masks of attention: scores plus -inf, softmax in FP32, stored in the dtype.
+TEST(Torch, CausalSoftmax) {
+  const Stored stored("_causal");
+  for (const DType dtype : kFloatDTypes) {
+    for (const char* shape : {"33x33", "5x70", "1x17"}) {
+      const auto get = [&](const char* operand) {
+        return stored.Get(absl::StrCat(shape, ".", std::string(Traits(dtype).label), ".", operand));
+      };
+      Tensor x = get("x");
+      const Tensor want = get("y");
+      for (const Variant& variant : Variants(DescribeList(CausalSoftmaxImplementations()))) {
+        Tensor y(dtype, want.rows(), want.columns());
+        const ScopedVariant scoped(variant);
+        const absl::Status status =
+            RunPlaced(variant.device, {{&x}, {&y}}, {},
+                      [&](const ExecutionContext& context,
+                          absl::Span<const TensorView> views) -> absl::Status {
+                        FUSEBLOCK_ASSIGN_OR_RETURN(const auto args,
+                                                   CheckCausalSoftmax(views[0], 1.0f, views[1]));
+                        return RunNamed(CausalSoftmaxImplementations(), variant.implementation,
+                                        context, args);
+                      });
+        ASSERT_TRUE(status.ok()) << variant.label << ": " << status;
+        // Scores of N(0, 9) differ by 32 at most: see CausalSoftmaxRoundings; and theirs.
+        ExpectAgreement(Agreement::kReduction, 3 * 32 + 44 + 48, want, y,
+                        absl::StrCat(shape, " on ", variant.label, ", ", stored.Source()));
+      }
     }
   }
 }

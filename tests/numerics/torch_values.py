@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 import transformers
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssConfig, GptOssExperts
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
@@ -71,6 +72,14 @@ def gelu_cases(dtype, generator):
     yield "tanh", {"x": x, "y": torch.nn.functional.gelu(x, approximate="tanh")}
 
 
+def swiglu_clamped_cases(dtype, generator):
+    """In FP32 from the dtype's inputs, rounded once: eager code rounds every intermediate."""
+    gate_up = (torch.randn(3, 2 * 259, generator=generator) * 4).to(dtype)
+    gate_up[0, :8] = torch.tensor([7, 7, 9, -9, -30, 20, 6.5, -7])
+    experts = GptOssExperts(GptOssConfig(hidden_size=1, intermediate_size=1, num_local_experts=1))
+    yield "clamped", {"gate_up": gate_up, "y": experts._apply_gate(gate_up.float()).to(dtype)}
+
+
 def row_cases(dtype, generator):
     def draw(*shape, scale=1.0, mean=0.0):
         return (torch.randn(*shape, generator=generator) * scale + mean).to(dtype)
@@ -97,8 +106,32 @@ def row_cases(dtype, generator):
         )
 
 
+def causal_cases(dtype, generator):
+    """As transformers' eager attention: the mask added as -inf, softmax in FP32, stored."""
+    for queries, keys in ((33, 33), (5, 70), (1, 17)):
+        x = (torch.randn(queries, keys, generator=generator) * 3).to(dtype)
+        mask = torch.full((queries, keys), -torch.inf, dtype=dtype).triu(keys - queries + 1)
+        y = torch.softmax(x + mask, dim=-1, dtype=torch.float32).to(dtype)
+        yield f"{queries}x{keys}", {"x": x, "y": y}
+
+
+def reduce_cases(dtype, generator):
+    """Quarters, whose FP32 sums are exact in any order."""
+    for columns in (7, 32, 300):
+        x = (torch.randint(-64, 65, (5, columns), generator=generator) / 4).to(dtype)
+        yield f"sum_{columns}", {"x": x, "y": x.sum(-1, keepdim=True)}
+        yield f"max_{columns}", {"x": x, "y": x.amax(-1, keepdim=True)}
+
+
 # The end of each file's name, and what is in it.
-GROUPS = {"": cases, "_gelu": gelu_cases, "_rows": row_cases}
+GROUPS = {
+    "": cases,
+    "_gelu": gelu_cases,
+    "_swiglu_clamped": swiglu_clamped_cases,
+    "_rows": row_cases,
+    "_causal": causal_cases,
+    "_reduce": reduce_cases,
+}
 
 
 def write(group):

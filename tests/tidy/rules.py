@@ -46,6 +46,7 @@ LIBRARIES = [
         r"kernels/cuda/|kernels/base/cuda\.|kernels/\w+/\w+_cuda\w*\.|.*\.cuh?$",
     ),
     ("toml++", r"toml\+\+/", r"server/config\w*\.cc$"),
+    ("cairo", r"cairo", r"client/cli/(chart|plot)\."),
     ("CLI11", r"CLI/", r"server/(config|command_line)\w*\.cc$|client/cli/"),
 ]
 

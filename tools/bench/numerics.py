@@ -2,8 +2,8 @@
 """The largest error of each row kernel and dtype against FP64, beside PyTorch's on the same inputs.
 
 In ULP of the output, over row lengths and kinds of values, on the CPU or on a GPU. Beside it the
-bound that the numerical ladder derives and tests (tests/numerics), where that is a number of ULP. Writes
-evidence/records/numerics.json, or gpu_numerics.json.
+bound that the numerical ladder derives and tests (tests/numerics), where that is a number of ULP.
+Writes evidence/records/numerics.json, or gpu_numerics.json.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Shifted(Draw):
 VALUES = {"near 1": Near, "wide": Wide, "shifted": Shifted}
 
 
-def largest(kernel: str, run: Callable[..., Any], inputs: tuple, expected: tuple) -> Worst:
+def largest(run: Callable[..., Any], inputs: tuple, expected: tuple) -> Worst:
     return max(worst(e, g) for e, g in zip(expected, as_tuple(run(*inputs)), strict=True))
 
 
@@ -79,10 +79,10 @@ def measure(library: RowsLibrary, name: str, dtype: str, device: str, bound: flo
             torch.manual_seed(SEED)
             inputs = kernel.inputs(draw(shape, DTYPES[dtype], device))
             expected = exact(name, inputs)
-            found = largest(name, ours(library, name, shape, DTYPES[dtype]), inputs, expected)
+            found = largest(ours(library, name, shape, DTYPES[dtype]), inputs, expected)
             if found > mine:
                 mine, where = found, f"{label(shape)}, {kind}"
-            peer = max(peer, largest(name, kernel.torch, inputs, expected))
+            peer = max(peer, largest(kernel.torch, kernel.peer_inputs(inputs), expected))
             cells += math.prod(shape) * kernel.outputs
     return {
         "case": {"kernel": name, "dtype": dtype, "backend": torch.device(device).type},
@@ -130,7 +130,8 @@ def main() -> int:
                 result = measure(library, name, dtype, arguments.device, allowed[name, dtype])
             record["results"].append(result)
             print(
-                f"{name:15} {dtype}  ULP {result['value']:8.4g}  bound {allowed[name, dtype]:8.4g}  "
+                f"{name:15} {dtype}  ULP {result['value']:8.4g}  "
+                f"bound {allowed[name, dtype]:8.4g}  "
                 f"eager {result['peers']['torch_eager']:8.4g}  {result['worst']['at']:20} "
                 f"{'' if result['holds'] else 'MISSED'}",
                 flush=True,

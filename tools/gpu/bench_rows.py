@@ -36,11 +36,12 @@ from row_kernels import (  # noqa: E402
     as_tuple,
     case_of,
     compiled,
+    compiled_inputs,
     exact,
     label,
+    require_peer,
     require_right,
     size_of,
-    torch_function,
 )
 from rows_library import RowsLibrary  # noqa: E402
 
@@ -110,8 +111,10 @@ class Sets:
         for call in self._calls:
             call()
 
-    def peer(self, function: Callable[..., Any]) -> Callable[[], list[Any]]:
-        return lambda: [function(*inputs) for inputs in self.inputs]
+
+def peer(function: Callable[..., Any], operands: list[Tensors]) -> Callable[[], list[Any]]:
+    """A call on each set, whose outputs all live at once, as ours do."""
+    return lambda: [function(*inputs) for inputs in operands]
 
 
 def take_turns(replays: dict[str, Callable[[], None]], calls: int) -> timing.Samples:
@@ -138,14 +141,15 @@ def measure(library: RowsLibrary, case: Case, copy_tb_s: float) -> tuple[dict, t
     sets.run()
     expected = exact(case.kernel, sets.inputs[0])
     error = require_right(case.kernel, sets.dtype, sets.outputs[0], expected)
-    eager, compiled_once = torch_function(case.kernel), compiled(case.kernel)
-    peer = as_tuple(compiled_once(*sets.inputs[0]))
-    require_right(case.kernel, torch.bfloat16, peer, expected)  # it rounds intermediates too
-    del expected, peer
+    compiled_once = compiled(case.kernel)
+    of_compiled = [compiled_inputs(case.kernel, inputs) for inputs in sets.inputs]
+    require_peer(case.kernel, as_tuple(compiled_once(*of_compiled[0])), expected)
+    del expected
+    of_eager = [sets.kernel.peer_inputs(inputs) for inputs in sets.inputs]
     replays = {
         "fuseblock": timing.capture(sets.run),
-        "torch_eager": timing.capture(sets.peer(eager)),
-        "torch_compile": timing.capture(sets.peer(compiled_once)),
+        "torch_eager": timing.capture(peer(sets.kernel.torch, of_eager)),
+        "torch_compile": timing.capture(peer(compiled_once, of_compiled)),
     }
     samples = take_turns(replays, len(sets))
     medians = {name: statistics.median(values) for name, values in samples.items()}

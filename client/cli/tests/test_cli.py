@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,8 +130,9 @@ def test_run_takes_a_safetensors_and_ids(address, tmp_path):
     assert result["timings_us"]["compute"] > 0
 
 
-def test_bench_measures_and_plots(address, tmp_path):
-    plot = tmp_path / "plot.html"
+@pytest.mark.parametrize(("ending", "start"), [("html", b"<!doctype html>"), ("png", b"\x89PNG")])
+def test_bench_measures_and_plots(address, tmp_path, ending, start):
+    plot = tmp_path / f"plot.{ending}"
     result = json.loads(succeed(
         "--json", "bench", "m32.layers.0.ffn_path", "--tokens", "0-20", "--concurrency", 4,
         "--duration", 1, "--warmup", 0.1, "--residual", "--plot", plot, server=address,
@@ -142,7 +144,7 @@ def test_bench_measures_and_plots(address, tmp_path):
     assert latency["count"] == result["requests"]
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p999"]
     assert set(result["phases_us"]) >= {"queue", "batch", "compute", "encode"}
-    assert "<svg" in plot.read_text()
+    assert plot.read_bytes().startswith(start)
 
 
 def test_bench_at_a_rate_sends_what_is_due(address):
@@ -206,6 +208,12 @@ def test_a_wrong_command_line_exits_with_2(arguments):
     done = run(*arguments)
     assert done.returncode == 2
     assert done.stderr != ""
+
+
+def test_the_version_is_the_servers():
+    server = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True)
+    assert succeed("--version") == server.stdout.replace("fuseblock-server", "fuseblock")
+    assert re.fullmatch(r"fuseblock \d+\.\d+\.\d+ \(\S+\)\n", succeed("--version"))
 
 
 @pytest.mark.parametrize("command", ["", "blocks", "describe", "run", "health", "bench", "kernels"])

@@ -13,6 +13,7 @@ FuseblockError
 """
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from fuseblock import protocol
 
@@ -116,16 +117,22 @@ def from_rpc_error(error: grpc.RpcError) -> FuseblockError:
     """The typed exception of a failed call, with the reason and delay of its status details."""
     code = error.code().name
     reason, retry_after, metadata = "", None, {}
-    for key, value in error.trailing_metadata() or ():
-        if key != "grpc-status-details-bin":
-            continue
-        for detail in protocol.Status.FromString(value).details:
-            kind = detail.type_url.rpartition("/")[2]
-            if kind == "google.rpc.ErrorInfo":
-                info = protocol.ErrorInfo.FromString(detail.value)
-                reason, metadata = info.reason, dict(info.metadata)
-            elif kind == "google.rpc.RetryInfo":
-                delay = protocol.RetryInfo.FromString(detail.value).retry_delay
-                retry_after = delay.seconds + delay.nanos / 1e9
+    for type_url, value in _details(error):
+        kind = type_url.rpartition("/")[2]
+        if kind == "google.rpc.ErrorInfo":
+            info = protocol.ErrorInfo.FromString(value)
+            reason, metadata = info.reason, dict(info.metadata)
+        elif kind == "google.rpc.RetryInfo":
+            delay = protocol.RetryInfo.FromString(value).retry_delay
+            retry_after = delay.seconds + delay.nanos / 1e9
     kind = _BY_REASON.get(reason) or _BY_CODE.get(code, InternalError)
     return kind(reason or code, code, error.details() or "", retry_after, metadata)
+
+
+def _details(error: grpc.RpcError) -> list[tuple[str, bytes]]:
+    """The details' types and bytes; none where a proxy has damaged them."""
+    packed = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
+    try:
+        return [(any_.type_url, any_.value) for any_ in protocol.Status.FromString(packed).details]
+    except DecodeError:
+        return []

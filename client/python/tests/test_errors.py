@@ -74,3 +74,11 @@ def test_the_retry_delay_is_kept_and_shown():
     error = errors.from_rpc_error(Failure(CODES.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_ms=250))
     assert error.retry_after == 0.25
     assert str(error) == "QUEUE_FULL: what happened (retry after 0.25 s)"
+
+
+def test_damaged_details_leave_what_grpc_says():
+    failure = Failure(CODES.UNAVAILABLE)
+    failure._trailing = (("grpc-status-details-bin", b"\xff\xff damaged"),)
+    error = errors.from_rpc_error(failure)
+    assert type(error) is errors.Unavailable
+    assert (error.reason, error.retry_after) == ("UNAVAILABLE", None)

@@ -36,18 +36,25 @@ inline std::vector<DType> WithFp32(DType dtype) {
 std::vector<Case> UnaryCases(absl::Span<const Implementation<UnaryArgs>> list,
                              double (*roundings)(DType out));
 
+// The roundings of a causal softmax, in units of 2^-24.
+double CausalSoftmaxRoundings(DType out, int64_t columns);
+
 // Every kernel's cases, in the files of this folder; a new kernel is a line here and one in
 // KernelsUnderTest().
+std::vector<Case> WarpReduceCases();
+std::vector<Case> BlockReduceCases();
 std::vector<Case> AddResidualCases();
 std::vector<Case> SiluCases();
 std::vector<Case> GeluErfCases();
 std::vector<Case> GeluTanhCases();
 std::vector<Case> SwiGluCases();
+std::vector<Case> SwiGluClampedCases();
 std::vector<Case> RmsNormCases();
 std::vector<Case> AddRmsNormCases();
 std::vector<Case> LayerNormCases();
 std::vector<Case> SoftmaxCases();
 std::vector<Case> SoftmaxMaskedCases();
+std::vector<Case> CausalSoftmaxCases();
 std::vector<Case> EmbeddingCases();
 std::vector<Case> RopeCases();
 

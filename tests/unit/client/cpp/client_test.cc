@@ -5,9 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/cpp/encoded.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -149,6 +154,48 @@ TEST(ClientTest, SaysWhenThereIsNoServer) {
   stream->Send(1, Request("b", {}));
   EXPECT_EQ(stream->Finish().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ended.code(), absl::StatusCode::kUnavailable);
+}
+
+// No other channel lives in this process: each client's end is the end of gRPC's own threads.
+TEST(ClientTest, EndsRightAfterItsLastAnswer) {
+  for (int i = 0; i < 300; ++i) {
+    Client client("unix:/no/such/socket");
+    EXPECT_EQ(client.Run(Request("b", {})).status().code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+TEST(ClientTest, CallbacksHaveReturnedWhenItIsGone) {
+  for (int i = 0; i < 100; ++i) {
+    std::atomic<int> answered = 0;
+    std::vector<Call> calls;  // outlive the client
+    {
+      Client client("unix:/no/such/socket");
+      for (int k = 0; k < 3; ++k) {
+        calls.push_back(client.RunAsync(Request("b", {}), {}, [&](absl::StatusOr<Answer> answer) {
+          EXPECT_FALSE(answer.ok());
+          std::this_thread::yield();
+          ++answered;
+        }));
+      }
+    }
+    EXPECT_EQ(answered, 3);
+    for (Call& call : calls) call.Cancel();
+  }
+}
+
+TEST(ClientTest, MayEndInACallback) {
+  for (int i = 0; i < 300; ++i) {
+    // Another address each: gRPC shares connections, and pauses between attempts.
+    auto client = std::make_shared<Client>(absl::StrCat("unix:/no/such/socket", i));
+    std::promise<absl::Status> ended;
+    Client& calling = *client;
+    calling.RunAsync(Request("b", {}), {},
+                     [&ended, last = std::move(client)](absl::StatusOr<Answer> answer) mutable {
+                       last.reset();
+                       ended.set_value(answer.status());
+                     });
+    EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kUnavailable);
+  }
 }
 
 }  // namespace

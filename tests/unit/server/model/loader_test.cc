@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "absl/functional/function_ref.h"
 #include "server/reason.h"
 #include "tests/support/checkpoint_files.h"
 #include "tests/support/run_block.h"
@@ -331,6 +333,18 @@ class FailedLoad : public ::testing::Test {
     folder_.Write("config.json", model_.Config());
   }
 
+  using Tensors = std::vector<FileTensor>;
+  static FileTensor& Named(Tensors& tensors, const std::string& name) {
+    return *std::find_if(tensors.begin(), tensors.end(),
+                         [&](const FileTensor& tensor) { return tensor.name == name; });
+  }
+  // The damaged folder's tensors are the good one's after that change.
+  void Damage(absl::FunctionRef<void(Tensors&)> change) {
+    Tensors tensors = model_.Tensors();
+    change(tensors);
+    folder_.Write("model.safetensors", SafetensorsBytes(tensors));
+  }
+
   // Loading the damaged folder gives that error (the folder's path before it), fails the blocks
   // with it, and leaves the good model as it was.
   void ExpectFailure(absl::StatusCode code, const std::string& error) {
@@ -360,18 +374,14 @@ TEST_F(FailedLoad, TruncatedFile) {
 }
 
 TEST_F(FailedLoad, MissingTensor) {
-  std::vector<FileTensor> tensors = model_.Tensors();
-  tensors.pop_back();
-  folder_.Write("model.safetensors", SafetensorsBytes(tensors));
+  Damage([](Tensors& tensors) { tensors.pop_back(); });
   ExpectFailure(absl::StatusCode::kNotFound, "/model.safetensors: no tensor 'model.norm.weight'");
 }
 
 TEST_F(FailedLoad, WrongShapeInTheLastLayer) {
-  std::vector<FileTensor> tensors = model_.Tensors();
-  for (FileTensor& tensor : tensors) {
-    if (tensor.name == "model.layers.1.mlp.up_proj.weight") tensor.shape = {8, 12};
-  }
-  folder_.Write("model.safetensors", SafetensorsBytes(tensors));
+  Damage([](Tensors& tensors) {
+    Named(tensors, "model.layers.1.mlp.up_proj.weight").shape = {8, 12};
+  });
   ExpectFailure(
       absl::StatusCode::kInvalidArgument,
       "/model.safetensors: tensor 'model.layers.1.mlp.up_proj.weight': expected shape [12, "
@@ -379,13 +389,11 @@ TEST_F(FailedLoad, WrongShapeInTheLastLayer) {
 }
 
 TEST_F(FailedLoad, UnexpectedDType) {
-  std::vector<FileTensor> tensors = model_.Tensors();
-  for (FileTensor& tensor : tensors) {
-    if (tensor.name != "model.layers.0.mlp.gate_proj.weight") continue;
+  Damage([](Tensors& tensors) {
+    FileTensor& tensor = Named(tensors, "model.layers.0.mlp.gate_proj.weight");
     tensor.dtype = "F8_E4M3";
     tensor.bytes.resize(8 * 12);
-  }
-  folder_.Write("model.safetensors", SafetensorsBytes(tensors));
+  });
   ExpectFailure(
       absl::StatusCode::kInvalidArgument,
       "/model.safetensors: tensor 'model.layers.0.mlp.gate_proj.weight': expected F32, F16 "
@@ -401,9 +409,9 @@ TEST_F(FailedLoad, IndexThatLeavesTheFolder) {
 }
 
 TEST_F(FailedLoad, TensorOfAnotherArithmetic) {
-  std::vector<FileTensor> tensors = model_.Tensors();
-  tensors.push_back({"model.layers.1.mlp.gate_proj.bias", "F32", {12}, std::string(48, '\0')});
-  folder_.Write("model.safetensors", SafetensorsBytes(tensors));
+  Damage([](Tensors& tensors) {
+    tensors.push_back({"model.layers.1.mlp.gate_proj.bias", "F32", {12}, std::string(48, '\0')});
+  });
   ExpectFailure(
       absl::StatusCode::kInvalidArgument,
       "/model.safetensors: tensor 'model.layers.1.mlp.gate_proj.bias': a llama model with "

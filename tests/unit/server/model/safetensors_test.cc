@@ -73,15 +73,28 @@ std::string OneTensor(const std::string& fields, size_t data_bytes) {
   return SafetensorsBytes(Padded("{\"w\":{" + fields + "}}"), std::string(data_bytes, '\0'));
 }
 
+// The same with the fields that a tensor has; shape and offsets as in the header.
+std::string Tensor(const char* dtype, const std::string& shape, const char* offsets,
+                   size_t data_bytes) {
+  return OneTensor(absl::StrCat("\"dtype\":\"", dtype, "\",\"shape\":[", shape,
+                                "],\"data_offsets\":[", offsets, "]"),
+                   data_bytes);
+}
+
 std::string Entry(const std::string& name, int64_t elements, size_t begin, size_t end) {
   return absl::StrCat("\"", name, "\":{\"dtype\":\"F32\",\"shape\":[", elements,
                       "],\"data_offsets\":[", begin, ",", end, "]}");
 }
 
+std::string Tensors(const std::vector<std::string>& entries, size_t data_bytes) {
+  return SafetensorsBytes(Padded(absl::StrCat("{", absl::StrJoin(entries, ","), "}")),
+                          std::string(data_bytes, '\0'));
+}
+
 void PrintTo(const Damage& damage, std::ostream* out) { *out << damage.name; }
 
 std::vector<Damage> Damages() {
-  const std::string good = OneTensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])", 8);
+  const std::string good = Tensor("F32", "2", "0,8", 8);
   return {
       {"EmptyFile", "", "expected a safetensors file of at least 8 bytes, got 0"},
       {"SevenBytes", std::string(7, '\0'),
@@ -117,9 +130,7 @@ std::vector<Damage> Damages() {
        "tensor 'w': the header has an object in a wrong place"},
       {"MetadataIsNoText", SafetensorsBytes(R"({"__metadata__":{"a":1}})", ""),
        "tensor '__metadata__': the header has a number in a wrong place"},
-      {"NameTwice",
-       SafetensorsBytes(Padded("{" + Entry("w", 2, 0, 8) + "," + Entry("w", 2, 8, 16) + "}"),
-                        std::string(16, '\0')),
+      {"NameTwice", Tensors({Entry("w", 2, 0, 8), Entry("w", 2, 8, 16)}, 16),
        "tensor 'w': appears twice"},
       {"FieldTwice",
        OneTensor(R"("dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8])", 8),
@@ -134,69 +145,50 @@ std::vector<Damage> Damages() {
        "tensor 'w': has no data_offsets"},
       {"NullDType", OneTensor(R"("dtype":null,"shape":[2],"data_offsets":[0,8])", 8),
        "tensor 'w': the header has null in a wrong place"},
-      {"ShapeOfText", OneTensor(R"("dtype":"F32","shape":["2"],"data_offsets":[0,8])", 8),
+      {"ShapeOfText", Tensor("F32", "\"2\"", "0,8", 8),
        "tensor 'w': the header has a string in a wrong place"},
-      {"NegativeExtent", OneTensor(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])", 8),
+      {"NegativeExtent", Tensor("F32", "-2", "0,8", 8),
        "tensor 'w': the header has the number -2 in a wrong place"},
-      {"FractionalExtent", OneTensor(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])", 8),
+      {"FractionalExtent", Tensor("F32", "2.0", "0,8", 8),
        "tensor 'w': the header has the number 2.0 in a wrong place"},
-      {"ExtentOf2To63",
-       OneTensor(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,8])", 8),
+      {"ExtentOf2To63", Tensor("F32", "9223372036854775808", "0,8", 8),
        "tensor 'w': expected numbers below 2^63, got 9223372036854775808"},
-      {"ExtentOf2To64",
-       OneTensor(R"("dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,8])", 8),
+      {"ExtentOf2To64", Tensor("F32", "18446744073709551616", "0,8", 8),
        "tensor 'w': the header has the number 18446744073709551616 in a wrong place"},
-      {"ShapeProductOverflows",
-       OneTensor(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8])", 8),
+      {"ShapeProductOverflows", Tensor("F32", "4294967296,4294967296", "0,8", 8),
        "tensor 'w': shape [4294967296, 4294967296] overflows"},
-      {"ShapeProductOverflowsBeforeAZero",
-       OneTensor(R"("dtype":"F32","shape":[4294967296,4294967296,0],"data_offsets":[0,0])", 0),
+      {"ShapeProductOverflowsBeforeAZero", Tensor("F32", "4294967296,4294967296,0", "0,0", 0),
        "tensor 'w': shape [4294967296, 4294967296, 0] overflows"},
-      {"BytesOverflow",
-       OneTensor(R"("dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,8])", 8),
+      {"BytesOverflow", Tensor("F32", "4611686018427387904", "0,8", 8),
        "tensor 'w': shape [4611686018427387904] overflows"},
-      {"SixtyFiveAxes",
-       OneTensor("\"dtype\":\"F32\",\"shape\":[1" + absl::StrJoin(std::vector<int>(64, 1), ",1,") +
-                     "],\"data_offsets\":[0,4]",
-                 4),
+      {"SixtyFiveAxes", Tensor("F32", absl::StrJoin(std::vector<int>(65, 1), ","), "0,4", 4),
        "tensor 'w': expected at most 64 numbers in shape"},
-      {"ThreeOffsets", OneTensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,9])", 8),
+      {"ThreeOffsets", Tensor("F32", "2", "0,8,9", 8),
        "tensor 'w': expected at most 2 numbers in data_offsets"},
-      {"OneOffset", OneTensor(R"("dtype":"F32","shape":[2],"data_offsets":[8])", 8),
+      {"OneOffset", Tensor("F32", "2", "8", 8),
        "tensor 'w': expected 2 numbers in data_offsets, got 1"},
-      {"UnorderedOffsets", OneTensor(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])", 8),
+      {"UnorderedOffsets", Tensor("F32", "2", "8,0", 8),
        "tensor 'w': expected ordered data_offsets, got [8, 0]"},
-      {"OffsetsOutsideTheFile", OneTensor(R"("dtype":"F32","shape":[2],"data_offsets":[8,16])", 8),
+      {"OffsetsOutsideTheFile", Tensor("F32", "2", "8,16", 8),
        "tensor 'w': data_offsets [8, 16] end outside the file's 8 bytes of data (is it "
        "truncated?)"},
-      {"OffsetNear2To63",
-       OneTensor(R"("dtype":"F32","shape":[2],"data_offsets":[9223372036854775799,)"
-                 R"(9223372036854775807])",
-                 8),
+      {"OffsetNear2To63", Tensor("F32", "2", "9223372036854775799,9223372036854775807", 8),
        "tensor 'w': data_offsets [9223372036854775799, 9223372036854775807] end outside the file's "
        "8 bytes of data (is it truncated?)"},
-      {"FewerBytesThanTheShape", OneTensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])", 4),
+      {"FewerBytesThanTheShape", Tensor("F32", "2", "0,4", 4),
        "tensor 'w': expected 8 bytes for F32 [2], got 4"},
-      {"MoreBytesThanTheShape", OneTensor(R"("dtype":"BF16","shape":[3],"data_offsets":[0,8])", 8),
+      {"MoreBytesThanTheShape", Tensor("BF16", "3", "0,8", 8),
        "tensor 'w': expected 6 bytes for BF16 [3], got 8"},
-      {"HalfAByte", OneTensor(R"("dtype":"F4","shape":[3],"data_offsets":[0,2])", 2),
+      {"HalfAByte", Tensor("F4", "3", "0,2", 2),
        "tensor 'w': shape [3] of F4 does not end at a byte"},
-      {"Overlap",
-       SafetensorsBytes(Padded("{" + Entry("v", 2, 0, 8) + "," + Entry("w", 2, 4, 12) + "}"),
-                        std::string(12, '\0')),
+      {"Overlap", Tensors({Entry("v", 2, 0, 8), Entry("w", 2, 4, 12)}, 12),
        "tensor 'w': overlaps tensor 'v'"},
-      {"SameRange",
-       SafetensorsBytes(Padded("{" + Entry("v", 2, 0, 8) + "," + Entry("w", 2, 0, 8) + "}"),
-                        std::string(8, '\0')),
+      {"SameRange", Tensors({Entry("v", 2, 0, 8), Entry("w", 2, 0, 8)}, 8),
        "tensor 'w': overlaps tensor 'v'"},
-      {"Gap",
-       SafetensorsBytes(Padded("{" + Entry("v", 2, 0, 8) + "," + Entry("w", 2, 12, 20) + "}"),
-                        std::string(20, '\0')),
+      {"Gap", Tensors({Entry("v", 2, 0, 8), Entry("w", 2, 12, 20)}, 20),
        "tensor 'w': leaves a gap of 4 bytes before it, at file offset 128"},
       {"Misaligned",
-       SafetensorsBytes(Padded(R"({"v":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)" +
-                               Entry("w", 2, 1, 9) + "}"),
-                        std::string(9, '\0')),
+       Tensors({R"("v":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})", Entry("w", 2, 1, 9)}, 9),
        "tensor 'w': expected its data at a multiple of 4 bytes, got file offset 121"},
       {"NameWithControlCharacters", SafetensorsBytes(R"({"a\u0000\nb":1})", ""),
        "tensor 'a\\x00\\x0ab': the header has a number in a wrong place"},

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/reason.h"
 
 namespace fuseblock {
@@ -156,6 +157,13 @@ TEST(CheckInputsTest, NamesOfInputs) {
                              .Add("x", v1::DATA_TYPE_BF16, {2, 2, 6})
                              .Add("residual", v1::DATA_TYPE_BF16, {4, 6})),
             "residual: expected the shape of x, [2, 2, 6] BF16, got [4, 6] BF16");
+  for (const int64_t tokens : {0, 3, 5}) {
+    EXPECT_EQ(
+        Error(block, WireRequestBuilder()
+                         .Add("x", v1::DATA_TYPE_BF16, {4, 6})
+                         .Add("residual", v1::DATA_TYPE_BF16, {tokens, 6})),
+        absl::StrCat("residual: expected the shape of x, [4, 6] BF16, got [", tokens, ", 6] BF16"));
+  }
 }
 
 TEST(CheckInputsTest, LimitsAndOneAbove) {

@@ -1,18 +1,18 @@
-// The hardware's approximations, good enough inside kernels whose results have 16 bits.
+// The hardware's approximations, for results that are worth no more.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace fuseblock {
 
-// 2^x within 2 ulp of FP32 (2^-22); 0 where that is no normal number.
+// 2^x within 2 ulp of FP32; 0 where that is below the smallest normal.
 __device__ inline float Exp2Approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// 1 / x within 1 ulp of FP32.
+// 1 / x within 1 ulp of FP32; 0 where that is below the smallest normal.
 __device__ inline float ReciprocalApprox(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

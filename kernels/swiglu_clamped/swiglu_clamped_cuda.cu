@@ -1,0 +1,125 @@
+// The CUDA launcher of swiglu_clamped (swiglu_clamped.h).
+//
+// A unit is N outputs and the 2N neighbours that they come from, in whole accesses where both are
+// aligned; a thread has kUnits in flight. Dense operands are one long row.
+#include "kernels/base/cuda_launch.cuh"
+#include "kernels/base/cuda_types.cuh"
+#include "kernels/base/gelu.cuh"
+#include "kernels/swiglu_clamped/constants.h"
+#include "kernels/swiglu_clamped/swiglu_clamped_cuda.h"
+
+namespace fuseblock {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kUnits = 4;
+
+struct ClampedParams {
+  int64_t rows, cols;  // of y
+  int64_t in_stride, y_stride;
+  unsigned column_tiles;
+};
+
+// x sigmoid(1.702 x), as gelu.cuh's forms of GELU: max(x, 0) - |x| sigmoid(-v), v = 1.702 |x|.
+__device__ float GatedFloat(float x) {
+  const float t = fminf(fabsf(x), 64.0f);  // from there on t sigmoid(-v) is 0
+  const float v = kSwiGluAlphaHigh * t;
+  const float low = __fmaf_rn(kSwiGluAlphaLow, t, __fmaf_rn(kSwiGluAlphaHigh, t, -v));
+  const NegativeExponential e = ExpOfMinus(v, low);
+  // Far below 1, e^-v is nothing beside it; 2^-126 is small enough.
+  const float power = PowerOfTwo(-(e.exponent < 126 ? e.exponent : 126));
+  const float divisor = __fmaf_rn(e.fraction, power, 1.0f);
+  return WithoutTail(x, t * e.fraction * ReciprocalApprox(divisor), e.exponent);
+}
+
+// For 16-bit outputs: e^-v is kept times 2^16, so that it is a normal number as long as the result
+// may be a subnormal of BF16; v in units of ln 2 is off by 142 * 2^-24 at most.
+__device__ float GatedHalf(float x) {
+  constexpr float kAlphaLog2E = static_cast<float>(kSwiGluAlpha * 1.4426950408889634);
+  const float t = fminf(fabsf(x), 64.0f);
+  const float e = Exp2Approx(__fmaf_rn(t, -kAlphaLog2E, 16.0f));
+  return __fmaf_rn(-(t * e), ReciprocalApprox(e + 65536.0f), fmaxf(x, 0.0f));
+}
+
+template <typename Out>
+__device__ float Clamped(float gate, float up) {
+  if (gate > kSwiGluLimit) gate = kSwiGluLimit;  // a NaN compares false and stays
+  if (up > kSwiGluLimit) up = kSwiGluLimit;
+  if (up < -kSwiGluLimit) up = -kSwiGluLimit;
+  float gated = std::is_same_v<Out, float> ? GatedFloat(gate) : GatedHalf(gate);
+  if (gate != gate) gated = gate;
+  return (up + 1.0f) * gated;
+}
+
+template <typename Out, typename In, int N, bool kVector>
+__global__ void __launch_bounds__(kBlock)
+    SwiGluClampedKernel(ClampedParams p, const In* gate_up, Out* y) {
+  AwaitPredecessors();
+  const unsigned row_tile = p.column_tiles == gridDim.x ? 0 : blockIdx.x / p.column_tiles;
+  const unsigned column_tile = blockIdx.x - row_tile * p.column_tiles;
+  const int64_t row = static_cast<int64_t>(row_tile) * blockDim.y + threadIdx.y;
+  if (row >= p.rows) return;
+  const int64_t first = static_cast<int64_t>(column_tile) * kUnits * blockDim.x + threadIdx.x;
+  gate_up += row * p.in_stride;
+  y += row * p.y_stride;
+  Unit<In, 2 * N> in[kUnits];
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int64_t col = (first + u * static_cast<int64_t>(blockDim.x)) * N;
+    if (col < p.cols) in[u].template Load<kVector>(gate_up + 2 * col, 2 * (p.cols - col));
+  }
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int64_t col = (first + u * static_cast<int64_t>(blockDim.x)) * N;
+    if (col >= p.cols) return;
+    Unit<Out, N> out;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      out.v[i] = FromFloat<Out>(Clamped<Out>(ToFloat(in[u].v[2 * i]), ToFloat(in[u].v[2 * i + 1])));
+    }
+    out.template Store<kVector>(y + col, p.cols - col);
+  }
+}
+
+template <typename Out, typename In>
+cudaError_t LaunchTyped(const FuseblockCudaRows& gate_up, const FuseblockCudaRows& y,
+                        cudaStream_t stream) {
+  constexpr int N = sizeof(Out) == 4 ? 2 : 4;  // 16 bytes of gate and up in one dtype
+  ClampedParams p{y.rows, y.cols, gate_up.stride, y.stride, 1};
+  if (IsDense(gate_up) && IsDense(y)) {
+    p.cols *= p.rows;
+    p.rows = 1;
+  }
+  const int64_t units = CeilDiv(p.cols, N);
+  unsigned lanes = kBlock;
+  while (p.rows > 1 && lanes > 1 && lanes / 2 * kUnits >= units) lanes /= 2;
+  const int64_t column_tiles = CeilDiv(units, static_cast<int64_t>(lanes) * kUnits);
+  if (column_tiles > INT32_MAX) return cudaErrorInvalidValue;
+  p.column_tiles = static_cast<unsigned>(column_tiles);
+  const dim3 block(lanes, kBlock / lanes);
+  const int64_t blocks = column_tiles * CeilDiv(p.rows, block.y);
+  const auto* from = static_cast<const In*>(gate_up.data);
+  auto* to = static_cast<Out*>(y.data);
+  if (Aligned16(gate_up) && Aligned16(y) && p.cols % N == 0) {
+    return LaunchOverlapped(SwiGluClampedKernel<Out, In, N, true>, blocks, block, stream, p, from,
+                            to);
+  }
+  return LaunchOverlapped(SwiGluClampedKernel<Out, In, N, false>, blocks, block, stream, p, from,
+                          to);
+}
+
+}  // namespace
+
+int LaunchSwiGluClamped(const FuseblockCudaRows* gate_up, const FuseblockCudaRows* y,
+                        void* stream) {
+  if (gate_up->cols != 2 * y->cols) return cudaErrorInvalidValue;
+  if (y->rows == 0 || y->cols == 0) return cudaSuccess;
+  return VisitCudaFloat(y->dtype, [&](auto out) {
+    using Out = decltype(out);
+    return VisitSameOrFloat(out, y->dtype, gate_up->dtype, [&](auto in) {
+      return LaunchTyped<Out, decltype(in)>(*gate_up, *y, static_cast<cudaStream_t>(stream));
+    });
+  });
+}
+
+}  // namespace fuseblock
