@@ -14,12 +14,14 @@
 #include "absl/types/span.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/base/cuda.h"
 #include "kernels/base/status.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
+#include "kernels/linear/linear.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope/rope.h"
 #include "kernels/silu/silu.h"
@@ -54,6 +56,16 @@ absl::StatusOr<const RopeTable*> AnglesFor(Device device, int64_t head_dim) {
 absl::Status RunRope(const Context& context, Inputs in, Outputs out) {
   FUSEBLOCK_ASSIGN_OR_RETURN(const RopeTable* table, AnglesFor(context.device, out[0].cols()));
   return Rope(context, *table, RopePairs::kHalves, in[0], {in[1], out[0]}, std::nullopt);
+}
+
+// y = x * W^T with a weight in host memory, which is prepared anew: for errors, not for times.
+absl::Status RunLinear(const Context& context, Inputs in, Outputs out) {
+  FUSEBLOCK_ASSIGN_OR_RETURN(const LinearWeight weight,
+                             LinearWeight::Prepare(context.device, in[1], std::nullopt));
+  FUSEBLOCK_RETURN_IF_ERROR(Linear(context, in[0], weight, out[0]));
+  if (context.device.type == DeviceType::kCpu) return absl::OkStatus();
+  return CudaStatus("linear",
+                    CudaRuntime()->stream_synchronize(context.device.index, context.stream));
 }
 
 // A kernel with the parameters that the benchmarks give it; operands in the order of its header.
@@ -100,6 +112,7 @@ constexpr RowKernel kRowKernels[] = {
      [](const Context& c, Inputs in, Outputs out) {
        return CausalSoftmax(c, in[0], 1.0f, out[0]);
      }},
+    {"linear", 2, 1, RunLinear},
     {"embedding", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {
        return Embedding(c, in[0], in[1], 1.0f, out[0]);
@@ -129,13 +142,19 @@ using fuseblock::TensorView;
 
 #define FUSEBLOCK_EXPORT extern "C" __attribute__((visibility("default")))
 
-// A dense row-major tensor on the run's device. dtype: DType's number.
+// A dense row-major tensor. dtype: DType's number; cuda_device: -1 for host memory.
 struct FuseblockRowsTensor {
   void* data;
   int32_t dtype;
   int32_t rank;
+  int32_t cuda_device;
   int64_t shape[fuseblock::kMaxRank];
 };
+
+static fuseblock::Device DeviceOf(int cuda_device) {
+  if (cuda_device < 0) return {};
+  return {fuseblock::DeviceType::kCuda, cuda_device};
+}
 
 // Threads for runs on the CPU.
 FUSEBLOCK_EXPORT void* fuseblock_rows_team_create(int threads) { return new CpuTeam(threads); }
@@ -162,12 +181,12 @@ FUSEBLOCK_EXPORT void* fuseblock_rows_bind(const char* kernel, int cuda_device, 
   }
   auto call = std::make_unique<fuseblock::BoundCall>();
   call->kernel = found;
-  if (cuda_device >= 0) call->context.device = {fuseblock::DeviceType::kCuda, cuda_device};
+  call->context.device = DeviceOf(cuda_device);
   if (team != nullptr) call->context.parallel_for = static_cast<CpuTeam*>(team)->parallel_for();
   const auto view = [&](const FuseblockRowsTensor& tensor) {
     return TensorView(tensor.data, static_cast<DType>(tensor.dtype),
                       absl::MakeConstSpan(tensor.shape, static_cast<size_t>(tensor.rank)),
-                      call->context.device);
+                      DeviceOf(tensor.cuda_device));
   };
   for (size_t i = 0; i < input_count; ++i) call->inputs.push_back(view(inputs[i]));
   for (size_t i = 0; i < output_count; ++i) call->outputs.push_back(view(outputs[i]));

@@ -65,6 +65,7 @@ def all_cases() -> list[Case]:
         Case(name, shape, dtype, threads)
         for threads in THREADS
         for name, kernel in KERNELS.items()
+        if kernel.timed
         for shape in kernel.cpu
         for dtype in ("fp32", "bf16")
     ]

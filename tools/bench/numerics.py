@@ -20,12 +20,12 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "evidence"))
 import record as records  # noqa: E402
-from row_kernels import DTYPES, KERNELS, Draw, as_tuple, exact, label  # noqa: E402
+from row_kernels import DTYPES, KERNELS, Draw, RowKernel, as_tuple, exact, label  # noqa: E402
 from rows_library import RowsLibrary  # noqa: E402
-from ulp import Worst, worst  # noqa: E402
+from ulp import Worst, spacing, worst  # noqa: E402
 
 SEED = 20240613
-# Of PyTorch's own error, in ULP.
+# Above PyTorch's own error, in ULP of the output.
 MORE_THAN_PEER_MAX = 1.0
 
 
@@ -49,11 +49,20 @@ class Shifted(Draw):
         return (torch.randn(*(shape or self.shape), device=self.device) + 30).to(self.dtype)
 
 
+NONE = Worst(-1, 0, 0, 1)
 VALUES = {"near 1": Near, "wide": Wide, "shifted": Shifted}
 
 
-def largest(run: Callable[..., Any], inputs: tuple, expected: tuple) -> Worst:
-    return max(worst(e, g) for e, g in zip(expected, as_tuple(run(*inputs)), strict=True))
+def largest(run: Callable[..., Any], inputs: tuple, expected: tuple, units: tuple) -> Worst:
+    found = as_tuple(run(*inputs))
+    return max(worst(e, g, unit) for e, g, unit in zip(expected, found, units, strict=True))
+
+
+def units_of(kernel: RowKernel, dtype: torch.dtype, inputs: tuple, expected: tuple) -> tuple:
+    """What an error of each cell of each output counts in."""
+    if kernel.scale is None:
+        return tuple(spacing(dtype, e) for e in expected)
+    return (torch.finfo(dtype).eps * kernel.scale(*(x.double() for x in inputs)),)
 
 
 def ours(library: RowsLibrary, kernel: str, shape: tuple[int, ...], dtype: torch.dtype):
@@ -63,7 +72,7 @@ def ours(library: RowsLibrary, kernel: str, shape: tuple[int, ...], dtype: torch
             torch.full(shape, float("nan"), dtype=dtype, device=device)
             for _ in range(KERNELS[kernel].outputs)
         )
-        call = library.bind(kernel, inputs, outputs)
+        call = library.bind(kernel, KERNELS[kernel].our_inputs(inputs), outputs)
         call()
         return outputs
 
@@ -73,26 +82,31 @@ def ours(library: RowsLibrary, kernel: str, shape: tuple[int, ...], dtype: torch
 def measure(library: RowsLibrary, name: str, dtype: str, device: str, bound: float) -> dict:
     """One kernel and dtype: its worst cell, where that was, PyTorch's worst."""
     kernel = KERNELS[name]
-    mine, peer, where, cells = Worst(-1, 0, 0), Worst(-1, 0, 0), "", 0
+    mine, peer, where, cells = NONE, NONE, "", 0
     for shape in kernel.numerics:
         for kind, draw in VALUES.items():
             torch.manual_seed(SEED)
             inputs = kernel.inputs(draw(shape, DTYPES[dtype], device))
             expected = exact(name, inputs)
-            found = largest(ours(library, name, shape, DTYPES[dtype]), inputs, expected)
+            units = units_of(kernel, DTYPES[dtype], inputs, expected)
+            run = ours(library, name, shape, DTYPES[dtype])
+            found = largest(run, inputs, expected, units)
             if found > mine:
                 mine, where = found, f"{label(shape)}, {kind}"
-            peer = max(peer, largest(kernel.torch, kernel.peer_inputs(inputs), expected))
+            theirs = largest(kernel.torch, kernel.peer_inputs(inputs), expected, units)
+            peer = max(peer, theirs)
             cells += math.prod(shape) * kernel.outputs
+    expected_at = torch.tensor(mine.expected, dtype=torch.float64)
+    ulp = float(spacing(DTYPES[dtype], expected_at)) / mine.unit
     return {
         "case": {"kernel": name, "dtype": dtype, "backend": torch.device(device).type},
-        "value": float(f"{mine.ulp:.4g}"),
-        "unit": "ULP",
+        "value": float(f"{mine.error:.4g}"),
+        "unit": "ULP" if kernel.scale is None else "eps * sum|w||x|",
         "samples": cells,
         "bound": float(f"{bound:.4g}") if math.isfinite(bound) else None,
-        "peers": {"torch_eager": float(f"{peer.ulp:.4g}")},
+        "peers": {"torch_eager": float(f"{peer.error:.4g}")},
         "worst": {"at": where, "expected": mine.expected, "got": mine.got},
-        "holds": mine.ulp <= bound and mine.ulp <= peer.ulp + MORE_THAN_PEER_MAX,
+        "holds": mine.error <= bound and mine.error <= peer.error + MORE_THAN_PEER_MAX * ulp,
     }
 
 
@@ -126,12 +140,13 @@ def main() -> int:
         for dtype in DTYPES:
             if arguments.filter not in f"{name}/{dtype}":
                 continue
+            bound = allowed.get((name, dtype), math.inf)
             with torch.inference_mode():
-                result = measure(library, name, dtype, arguments.device, allowed[name, dtype])
+                result = measure(library, name, dtype, arguments.device, bound)
             record["results"].append(result)
             print(
                 f"{name:15} {dtype}  ULP {result['value']:8.4g}  "
-                f"bound {allowed[name, dtype]:8.4g}  "
+                f"bound {bound:8.4g}  "
                 f"eager {result['peers']['torch_eager']:8.4g}  {result['worst']['at']:20} "
                 f"{'' if result['holds'] else 'MISSED'}",
                 flush=True,

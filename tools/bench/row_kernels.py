@@ -53,6 +53,11 @@ class RowKernel:
     fused: Callable[..., torch.Tensor | Tensors] | None = None
     # The same function of our operands, where PyTorch's takes others or loses digits even in FP64.
     exact: Callable[..., torch.Tensor | Tensors] | None = None
+    # What an error counts in, times the dtype's epsilon; without it an output's own last place.
+    scale: Callable[..., torch.Tensor] | None = None
+    # Ours, where some lie elsewhere than PyTorch's.
+    our_inputs: Callable[[Tensors], Tensors] = lambda inputs: inputs
+    timed: bool = True  # whether this module's benchmarks measure its speed
     # Bytes that must be read of these inputs, where that is not all of them.
     read_bytes: Callable[[Tensors], int] = size_of
     large: Shape = (16384, 8192)
@@ -199,6 +204,18 @@ KERNELS: dict[str, RowKernel] = {
         read_bytes=bytes_of_kept_scores,
         large=(16, 2048, 2048),
         small=((16, 256, 256), (1, 576, 576)),
+    ),
+    # Products are timed by their own benchmarks. K is the number of columns, half as many outputs.
+    "linear": RowKernel(
+        lambda d: (
+            d.normal(*d.shape[:-1], 2 * d.shape[-1]),
+            d.normal(d.shape[-1], 2 * d.shape[-1]),
+        ),
+        functional.linear,
+        our_inputs=lambda inputs: (inputs[0], inputs[1].cpu()),  # the weight is host memory
+        scale=lambda x, weight: functional.linear(x.abs(), weight.abs()),
+        timed=False,
+        numerics=((64, 288), (33, 2048)),
     ),
     "embedding": RowKernel(
         lambda d: (

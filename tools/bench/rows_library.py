@@ -21,8 +21,13 @@ class Tensor(ctypes.Structure):
         ("data", ctypes.c_void_p),
         ("dtype", ctypes.c_int32),
         ("rank", ctypes.c_int32),
+        ("cuda_device", ctypes.c_int32),
         ("shape", ctypes.c_int64 * 8),
     )
+
+
+def cuda_device(tensor: torch.Tensor) -> int:
+    return tensor.device.index if tensor.device.type == "cuda" else -1
 
 
 def described(tensors: Sequence[torch.Tensor]) -> ctypes.Array:
@@ -30,7 +35,13 @@ def described(tensors: Sequence[torch.Tensor]) -> ctypes.Array:
         raise ValueError("the library takes dense tensors")
     return (Tensor * len(tensors))(
         *(
-            Tensor(t.data_ptr(), DTYPES[t.dtype], t.dim(), (ctypes.c_int64 * 8)(*t.shape))
+            Tensor(
+                t.data_ptr(),
+                DTYPES[t.dtype],
+                t.dim(),
+                cuda_device(t),
+                (ctypes.c_int64 * 8)(*t.shape),
+            )
             for t in tensors
         )
     )
@@ -73,7 +84,7 @@ class RowsLibrary:
         on_gpu = device.type == "cuda"
         bound = self._c.fuseblock_rows_bind(
             kernel.encode(),
-            device.index if on_gpu else -1,
+            cuda_device(outputs[0]),
             self._team,
             described(inputs),
             len(inputs),

@@ -1,4 +1,4 @@
-"""Errors in units of the last place of an output."""
+"""Errors in units of the last place of an output, or in another unit of each cell."""
 
 import math
 from typing import NamedTuple
@@ -7,9 +7,10 @@ import torch
 
 
 class Worst(NamedTuple):
-    ulp: float  # inf where one is finite and the other is not
+    error: float  # inf where one is finite and the other is not
     expected: float
     got: float
+    unit: float  # of the cell
 
 
 def spacing(dtype: torch.dtype, values: torch.Tensor) -> torch.Tensor:
@@ -21,12 +22,12 @@ def spacing(dtype: torch.dtype, values: torch.Tensor) -> torch.Tensor:
     return torch.where(values == 0, smallest, ulp.clamp(min=smallest))
 
 
-def worst(expected: torch.Tensor, got: torch.Tensor) -> Worst:
+def worst(expected: torch.Tensor, got: torch.Tensor, units: torch.Tensor) -> Worst:
     """The largest error against exact FP64 values that the dtype of `got` can hold."""
     limit = torch.finfo(got.dtype).max
     held = expected.abs() <= limit
-    errors = (got.double() - expected).abs() / spacing(got.dtype, expected)
+    errors = (got.double() - expected).abs() / units
     errors = torch.where(errors.isnan(), math.inf, errors)
     errors = torch.where(held, errors, 0.0)
     at = int(errors.argmax())
-    return Worst(*(float(t.flatten()[at]) for t in (errors, expected, got)))
+    return Worst(*(float(t.flatten()[at]) for t in (errors, expected, got, units)))

@@ -65,15 +65,16 @@ class Case(NamedTuple):
 
 def all_cases() -> list[Case]:
     """BF16 in all shapes; FP16 and FP32 in the two largest. The most telling first."""
-    found = [Case(name, kernel.large, "bf16") for name, kernel in KERNELS.items()]
-    found += [Case(name, kernel.small[0], "bf16") for name, kernel in KERNELS.items()]
+    timed = {name: kernel for name, kernel in KERNELS.items() if kernel.timed}
+    found = [Case(name, kernel.large, "bf16") for name, kernel in timed.items()]
+    found += [Case(name, kernel.small[0], "bf16") for name, kernel in timed.items()]
     found += [
-        Case(name, shape, "bf16") for name, kernel in KERNELS.items() for shape in kernel.small[1:]
+        Case(name, shape, "bf16") for name, kernel in timed.items() for shape in kernel.small[1:]
     ]
     found += [
         Case(name, shape, dtype)
         for dtype in ("fp16", "fp32")
-        for name, kernel in KERNELS.items()
+        for name, kernel in timed.items()
         for shape in (kernel.large, kernel.small[0])
     ]
     return found
@@ -251,7 +252,7 @@ def run_profile(arguments: argparse.Namespace) -> int:
     ran = []
     for name in library.kernels():
         case = Case(name, KERNELS[name].large, "bf16")
-        if arguments.filter not in name:
+        if arguments.filter not in name or not KERNELS[name].timed:
             continue
         torch.manual_seed(SEED)
         sets = Sets(library, case, count_max=2)

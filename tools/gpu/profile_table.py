@@ -9,6 +9,7 @@ the bytes that passed between the chip and its memory in a call beside the fewes
 import argparse
 import csv
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "evidence"))
 import record as records  # noqa: E402
 
 ID = "gpu_profile"
-MARK = "at::native"
+MARK = re.compile("at::native|vectorized_elementwise_kernel")
 # A call may move so many times its fewest bytes.
 BYTES_MAX = 1.05
 MEGA = {"byte": 1e-6, "Kbyte": 1e-3, "Mbyte": 1, "Gbyte": 1e3}
@@ -83,7 +84,7 @@ def grouped(launches: list[Launch]) -> list[list[Launch]]:
     """The launches after each mark; what came before the first mark is left out."""
     groups: list[list[Launch]] = []
     for launch in launches:
-        if MARK in launch["kernel"]:
+        if MARK.search(launch["kernel"]):
             groups.append([])
         elif groups:
             groups[-1].append(launch)
