@@ -32,10 +32,10 @@ struct SumSource {
       residual_out = static_cast<T*>(residual_out) + offset;
     }
   }
-  template <bool kVector, bool kOnce, typename Left>
+  template <bool kVector, typename Left>
   __device__ void Load(Raw& raw, int64_t col, Left left, float fill) const {
-    raw.x.template LoadOrFill<kVector, kOnce>(x + col, left, fill);
-    raw.r.template LoadOrFill<kVector, kOnce>(r + col, left, 0.0f);
+    raw.x.template LoadOrFill<kVector>(x + col, left, fill);
+    raw.r.template LoadOrFill<kVector>(r + col, left, 0.0f);
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll

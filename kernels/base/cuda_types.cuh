@@ -76,32 +76,19 @@ struct Unit {
       }
     }
   }
-  // The same for what nobody reads again: it leaves the caches first.
-  __device__ void LoadAlignedOnce(const T* from) {
-    if constexpr (N == 1) {
-      v[0] = from[0];
-    } else {
-#pragma unroll
-      for (int i = 0; i < kBytes / kPiece; ++i) {
-        reinterpret_cast<Piece*>(v)[i] = __ldcs(reinterpret_cast<const Piece*>(from) + i);
-      }
-    }
-  }
   // All of it when kVector, which says that it is aligned and whole; else the first `count`.
-  template <bool kVector, bool kOnce = false, typename Count>
+  template <bool kVector, typename Count>
   __device__ void Load(const T* from, Count count) {
     if constexpr (!kVector) {
       LoadSome(from, count < N ? static_cast<int>(count) : N);
-    } else if constexpr (kOnce) {
-      LoadAlignedOnce(from);
     } else {
       LoadAligned(from);
     }
   }
   // The same for a count of any sign; elements from there on become `fill`.
-  template <bool kVector, bool kOnce, typename Count>
+  template <bool kVector, typename Count>
   __device__ void LoadOrFill(const T* from, Count count, float fill) {
-    if (kVector && count > 0) return Load<true, kOnce>(from, count);
+    if (kVector && count > 0) return LoadAligned(from);
 #pragma unroll
     for (int i = 0; i < N; ++i) v[i] = !kVector && i < count ? from[i] : FromFloat<T>(fill);
   }

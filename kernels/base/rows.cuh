@@ -175,10 +175,10 @@ struct PlainSource {
   int64_t stride;
 
   __device__ void SetRow(int64_t row) { x += row * stride; }
-  // Columns beyond the row's end become `fill`. kOnce: nobody reads it again.
-  template <bool kVector, bool kOnce, typename Left>
+  // Columns beyond the row's end become `fill`.
+  template <bool kVector, typename Left>
   __device__ void Load(Raw& raw, int64_t col, Left left, float fill) const {
-    raw.template LoadOrFill<kVector, kOnce>(x + col, left, fill);
+    raw.template LoadOrFill<kVector>(x + col, left, fill);
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     const int col = kept.Column(u);
-    source.template Load<kVector, true>(raw[u], col, kept.cols - col, Policy::kFill);
+    source.template Load<kVector>(raw[u], col, kept.cols - col, Policy::kFill);
   }
   if constexpr (kHoist) {
 #pragma unroll
@@ -267,7 +267,7 @@ struct LongRow {
   __device__ int64_t first() const { return static_cast<int64_t>(threadIdx.x) * N; }
   __device__ void Load(int64_t col, float (&h)[N]) const {
     typename Source::Raw raw;
-    source.template Load<kVector, false>(raw, col, shape.cols - col, fill);
+    source.template Load<kVector>(raw, col, shape.cols - col, fill);
     source.Values(raw, h);
   }
   template <int kValues, typename Op, typename F>
@@ -336,22 +336,32 @@ cudaError_t LaunchByShape(const RowsShape& shape, const Source& source, const Po
     }
     return LaunchKeptRows<Many, kVector>(shape, source, policy, stream);
   };
-  // 32 elements need more registers where each is loaded from more than two bytes.
-  constexpr int kBytes = sizeof(typename Source::Raw) / Source::kUnit;
+  // 32 elements need more registers where each is loaded from more than two bytes; then there are
+  // some for a few bytes of columns, too.
+  constexpr int N = Source::kUnit;
+  constexpr int kBytes = sizeof(typename Source::Raw) / N;
+  constexpr int kColumnBytes = sizeof(typename Policy::template Columns<N>) / N;
   constexpr int kResident = kBytes <= 2 ? 1024 : 512;
+  constexpr bool kHoist = kBytes > 2 && kColumnBytes <= 4;
   const int64_t cols = shape.cols;
   if (cols <= 512) return launch(RowsPlan<64, 8, true, 1024>(), RowsPlan<32, 16, false, 1024>());
   if (cols <= 1024) {
-    return launch(RowsPlan<128, 8, true, 1024>(), RowsPlan<32, 32, false, kResident>());
+    return launch(RowsPlan<128, 8, true, 1024>(), RowsPlan<32, 32, kHoist, kResident>());
   }
-  if (cols <= 2048) return launch(RowsPlan<256, 8, true, 1024>(), RowsPlan<128, 16, false, 1024>());
-  if (cols <= 4096) return launch(RowsPlan<512, 8, true, 1024>(), RowsPlan<256, 16, false, 1024>());
+  if (cols <= 2048) {
+    return launch(RowsPlan<256, 8, true, 1024>(), RowsPlan<64, 32, kHoist, kResident>());
+  }
+  if (cols <= 4096) {
+    using Few = std::conditional_t<(kBytes > 4), RowsPlan<256, 16, true, 1024>,
+                                   RowsPlan<512, 8, true, 1024>>;
+    return launch(Few(), RowsPlan<128, 32, kHoist, kResident>());
+  }
   if (cols <= 8192) {
-    return launch(RowsPlan<1024, 8, true, 1024>(), RowsPlan<256, 32, false, kResident>());
+    return launch(RowsPlan<1024, 8, true, 1024>(), RowsPlan<256, 32, kHoist, kResident>());
   }
   if (cols <= 16384) {
-    return LaunchKeptRows<RowsPlan<512, 32, false, kResident>, kVector>(shape, source, policy,
-                                                                        stream);
+    return LaunchKeptRows<RowsPlan<512, 32, kHoist, kResident>, kVector>(shape, source, policy,
+                                                                         stream);
   }
   return LaunchOverlapped(LongRowsKernel<Source, Policy, kVector>, shape.rows, dim3(kLongRowBlock),
                           stream, shape, source, policy);

@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kCausalBlock<kThreads>,
   Unit<X, N> raw[kUnits];
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
-    if (column(u) < kept) raw[u].template Load<kVector, true>(x + column(u), kept - column(u));
+    if (column(u) < kept) raw[u].template Load<kVector>(x + column(u), kept - column(u));
   }
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {

@@ -72,11 +72,15 @@ struct LayerNormPolicy {
     float values[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = (h[i] - stats.mean) * stats.scale;
-    if (weight != nullptr) {
+    if (weight != nullptr && bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        values[i] = __fmaf_rn(values[i], ToFloat(columns.weight.v[i]), ToFloat(columns.bias.v[i]));
+      }
+    } else if (weight != nullptr) {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] *= ToFloat(columns.weight.v[i]);
-    }
-    if (bias != nullptr) {
+    } else if (bias != nullptr) {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] += ToFloat(columns.bias.v[i]);
     }

@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kBlock) RopeKernel(const RopeParams p) {
       first = 2 * p.pairs + (unit - p.turning) * N;
       second = first + p.copying * N;
     }
-    a.LoadAlignedOnce(in + first);
-    if (second < p.head_dim) b.LoadAlignedOnce(in + second);
+    a.LoadAligned(in + first);
+    if (second < p.head_dim) b.LoadAligned(in + second);
   }
   float2* turns = shared_turns + threadIdx.z * N * blockDim.x + threadIdx.x;
   if (here && turning) {

@@ -23,10 +23,10 @@ struct MaskedSource {
     mask += row * mask_stride;
   }
   // A mask's row may serve many rows.
-  template <bool kVector, bool kOnce, typename Left>
+  template <bool kVector, typename Left>
   __device__ void Load(Raw& raw, int64_t col, Left left, float fill) const {
-    raw.x.template LoadOrFill<kVector, kOnce>(x + col, left, fill);
-    raw.mask.template LoadOrFill<kVector, false>(mask + col, left, 0.0f);
+    raw.x.template LoadOrFill<kVector>(x + col, left, fill);
+    raw.mask.template LoadOrFill<kVector>(mask + col, left, 0.0f);
   }
   __device__ void Values(const Raw& raw, float (&h)[kUnit]) const {
 #pragma unroll
