@@ -16,13 +16,14 @@ namespace fuseblock {
 namespace HWY_NAMESPACE {
 namespace {
 
-// h = x + r, rounded to T when kRounded; also stored as T in `stored` unless that is null. Returns
+// h = x + r, rounded to T when `rounded`; also stored as T in `stored` unless that is null. Returns
 // 1 / sqrt(mean(h^2) + eps), summed in the order of InverseRoot.
-template <bool kRounded, class T>
-HWY_INLINE float AddRow(const T* x, const T* r, int64_t columns, float eps, float* h, T* stored) {
-  const auto sum = [](VF a, VF b) {
+template <class T>
+HWY_INLINE float AddRow(const T* x, const T* r, bool rounded, int64_t columns, float eps, float* h,
+                        T* stored) {
+  const auto sum = [rounded](VF a, VF b) {
     const VF exact = hn::Add(a, b);
-    return kRounded ? RoundedTo<T>(exact) : exact;
+    return rounded ? RoundedTo<T>(exact) : exact;
   };
   return InverseRootOf(
       columns, eps,
@@ -53,16 +54,15 @@ void AddRmsNormTyped(const AddRmsNormArgs& args, const float* factor, const Rows
     const int64_t at = row * residual.stride;
     float* h = wide ? static_cast<float*>(residual.data) + at : scratch;
     T* stored = same && !wide ? static_cast<T*>(residual.data) + at : nullptr;
-    const float inverse = args.sum == Rounding::kHf
-                              ? AddRow<true>(x, r, columns, args.params.eps, h, stored)
-                              : AddRow<false>(x, r, columns, args.params.eps, h, stored);
+    const bool rounded = args.sum == Rounding::kHf;
+    const float inverse = AddRow(x, r, rounded, columns, args.params.eps, h, stored);
     ScaleRow(args.params.form, h, inverse, factor, columns, y);
   }
 }
 
 }  // namespace
 
-// factor: weight + offset, or null. residual: args.residual_out, or no data. scratch: a row.
+// factor: weight + offset, or ones. residual: args.residual_out, or no data. scratch: a row.
 void AddRmsNormRows(const AddRmsNormArgs& args, const float* factor, const Rows& residual,
                     float* scratch) {
   VisitFloat(args.dtype,
@@ -81,7 +81,8 @@ HWY_EXPORT(AddRmsNormRows);
 absl::Status AddRmsNormHighway(const ExecutionContext& context, const AddRmsNormArgs& args) {
   int64_t row_bytes = 3 * args.y.cols * SizeOf(args.dtype);
   if (args.residual_out) row_bytes += args.y.cols * SizeOf(args.residual_out_dtype);
-  const FloatVector factor(args.weight, args.weight_dtype, args.params.weight_offset, args.y.cols);
+  const FloatVector factor(args.weight, args.weight_dtype, args.params.weight_offset, args.y.cols,
+                           1.0f);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
     AddRmsNormArgs part = args;
     part.x = RowRange(args.x, args.dtype, begin, end);

@@ -42,30 +42,22 @@ HWY_INLINE float InverseRoot(const In* x, int64_t columns, float eps) {
       [&](int64_t i, int64_t count) { return LoadTail(x + i, count); });
 }
 
-// y = x * inverse * factor, as the form rounds it. factor: weight + offset in FP32, or null.
-template <RmsNormForm kForm, class Out, class In>
-HWY_INLINE void ScaleRow(const In* x, float inverse, const float* factor, int64_t columns, Out* y) {
-  const VF scale = hn::Set(DF(), inverse);
-  const auto normalised = [&](VF h) {
-    const VF n = hn::Mul(h, scale);
-    return kForm == RmsNormForm::kNormalisedFirst ? RoundedTo<Out>(n) : n;
-  };
-  if (factor == nullptr) {
-    Map(columns, normalised, y, x);
-  } else {
-    Map(
-        columns, [&](VF h, VF w) { return hn::Mul(normalised(h), w); }, y, x, factor);
-  }
-}
-
+// y = x * inverse * factor, as the form rounds it. factor: weight + offset in FP32, or ones.
 template <class Out, class In>
 HWY_INLINE void ScaleRow(RmsNormForm form, const In* x, float inverse, const float* factor,
                          int64_t columns, Out* y) {
-  if (form == RmsNormForm::kNormalisedFirst) {
-    ScaleRow<RmsNormForm::kNormalisedFirst>(x, inverse, factor, columns, y);
-  } else {
-    ScaleRow<RmsNormForm::kOnce>(x, inverse, factor, columns, y);
+  const VF scale = hn::Set(DF(), inverse);
+  // For FP32 the two forms are one.
+  if constexpr (!hwy::IsSame<Out, float>()) {
+    if (form == RmsNormForm::kNormalisedFirst) {
+      Map(
+          columns, [&](VF h, VF w) { return hn::Mul(RoundedTo<Out>(hn::Mul(h, scale)), w); }, y, x,
+          factor);
+      return;
+    }
   }
+  Map(
+      columns, [&](VF h, VF w) { return hn::Mul(hn::Mul(h, scale), w); }, y, x, factor);
 }
 
 }  // namespace HWY_NAMESPACE

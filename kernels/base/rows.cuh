@@ -75,29 +75,31 @@ __device__ float ReduceGroupsOfWarp(float (&values)[kUnits], Op op) {
   return value;
 }
 
-// The tree over the results of kWarps warps, halves first; scratch is 16-byte aligned.
+// The tree over kCount of the values from `first` on, kStride apart, halves first.
+template <int kCount, int kStride, int kSize, typename Op>
+__device__ float ReduceTree(const float (&values)[kSize], int first, Op op) {
+  if constexpr (kCount == 1) {
+    return values[first];
+  } else {
+    return op(ReduceTree<kCount / 2, 2 * kStride>(values, first, op),
+              ReduceTree<kCount / 2, 2 * kStride>(values, first + kStride, op));
+  }
+}
+
+// The tree over the results of kWarps warps; scratch is 16-byte aligned.
 template <int kWarps, typename Op>
 __device__ float ReduceWarps(const float* scratch, Op op) {
-  float values[kWarps];
-  if constexpr (kWarps >= 4) {
+  constexpr int kRoom = kWarps < 4 ? 4 : kWarps;
+  float values[kRoom];
 #pragma unroll
-    for (int i = 0; i < kWarps; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(scratch + i);
-      values[i] = four.x;
-      values[i + 1] = four.y;
-      values[i + 2] = four.z;
-      values[i + 3] = four.w;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) values[i] = scratch[i];
+  for (int i = 0; i < kRoom; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(scratch + i);
+    values[i] = four.x;
+    values[i + 1] = four.y;
+    values[i + 2] = four.z;
+    values[i + 3] = four.w;
   }
-#pragma unroll
-  for (int half = kWarps / 2; half > 0; half /= 2) {
-#pragma unroll
-    for (int i = 0; i < half; ++i) values[i] = op(values[i], values[i + half]);
-  }
-  return values[0];
+  return ReduceTree<kWarps, 1>(values, 0, op);
 }
 
 // Each call of AcrossWarps uses shared scratch of its own, so that one barrier does.

@@ -33,7 +33,7 @@ __device__ inline float SiluExact(float x) {
 __device__ inline float SiluHalf(float x) {
   const float from = x < kSiluZero ? kSiluZero : x;
   const float t = Exp2Approx(__fmaf_rn(fabsf(from), -0x1.715476p+0f, 24.0f));
-  const float numerator = from < 0.0f ? from * 0x1p-24f * t : from;
+  const float numerator = from < 0.0f ? from * t * 0x1p-24f : from;
   return numerator * ReciprocalApprox(__fmaf_rn(t, 0x1p-24f, 1.0f));
 }
 

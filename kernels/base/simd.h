@@ -19,11 +19,12 @@ std::string HighwayUnavailable(std::string* detail);
 // to[i] = from[i] + addend in FP32, for a kernel that uses a vector of 16-bit weights in many rows.
 void WidenToFloat(const void* from, DType dtype, float addend, int64_t count, float* to);
 
-// Such a vector in FP32: the operand itself where it is that already, else a copy made once.
+// Such a vector in FP32: the operand itself where it is that already, else a copy made once, so
+// that the loops over rows are compiled for one kind of it.
 class FloatVector {
  public:
-  // data: null gives a null data().
-  FloatVector(const void* data, DType dtype, float addend, int64_t count);
+  // data + addend; where data is null, `absent` in every element.
+  FloatVector(const void* data, DType dtype, float addend, int64_t count, float absent);
   const float* data() const { return data_; }
 
  private:

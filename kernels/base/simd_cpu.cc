@@ -1,5 +1,7 @@
 // Which of the instruction sets that the vector kernels were built for this machine uses, and what
 // such kernels need on their way in.
+#include <algorithm>
+
 #include "kernels/base/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -43,11 +45,15 @@ void WidenToFloat(const void* from, DType dtype, float addend, int64_t count, fl
   HWY_DYNAMIC_DISPATCH(Widen)(from, dtype, addend, count, to);
 }
 
-FloatVector::FloatVector(const void* data, DType dtype, float addend, int64_t count)
+FloatVector::FloatVector(const void* data, DType dtype, float addend, int64_t count, float absent)
     : data_(static_cast<const float*>(data)) {
-  if (data == nullptr || (dtype == DType::kF32 && addend == 0)) return;
+  if (data != nullptr && dtype == DType::kF32 && addend == 0) return;
   copy_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count));
-  WidenToFloat(data, dtype, addend, count, copy_.get());
+  if (data == nullptr) {
+    std::fill_n(copy_.get(), count, absent);
+  } else {
+    WidenToFloat(data, dtype, addend, count, copy_.get());
+  }
   data_ = copy_.get();
 }
 

@@ -61,26 +61,18 @@ void LayerNormTyped(const LayerNormArgs& args, const float* weight, const float*
     Out* y = static_cast<Out*>(args.y.data) + row * args.y.stride;
     const RowStats stats = StatsOf(x, columns, args.eps);
     const VF mean = hn::Set(DF(), stats.mean), scale = hn::Set(DF(), stats.scale);
-    const auto normalised = [&](VF value) { return hn::Mul(hn::Sub(value, mean), scale); };
-    if (weight != nullptr && bias != nullptr) {
-      Map(
-          columns, [&](VF value, VF w, VF b) { return hn::MulAdd(normalised(value), w, b); }, y, x,
-          weight, bias);
-    } else if (weight != nullptr) {
-      Map(
-          columns, [&](VF value, VF w) { return hn::Mul(normalised(value), w); }, y, x, weight);
-    } else if (bias != nullptr) {
-      Map(
-          columns, [&](VF value, VF b) { return hn::Add(normalised(value), b); }, y, x, bias);
-    } else {
-      Map(columns, normalised, y, x);
-    }
+    Map(
+        columns,
+        [&](VF value, VF w, VF b) {
+          return hn::MulAdd(hn::Mul(hn::Sub(value, mean), scale), w, b);
+        },
+        y, x, weight, bias);
   }
 }
 
 }  // namespace
 
-// weight, bias: in FP32, or null.
+// weight, bias: in FP32, or ones and zeros.
 void LayerNormRows(const LayerNormArgs& args, const float* weight, const float* bias) {
   VisitFloat(args.y_dtype, [&](auto out) {
     using Out = decltype(out);
@@ -103,8 +95,8 @@ HWY_EXPORT(LayerNormRows);
 
 absl::Status LayerNormHighway(const ExecutionContext& context, const LayerNormArgs& args) {
   const int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
-  const FloatVector weight(args.weight, args.weight_dtype, 0, args.y.cols);
-  const FloatVector bias(args.bias, args.weight_dtype, 0, args.y.cols);
+  const FloatVector weight(args.weight, args.weight_dtype, 0, args.y.cols, 1.0f);
+  const FloatVector bias(args.bias, args.weight_dtype, 0, args.y.cols, 0.0f);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
     LayerNormArgs part = args;
     part.x = RowRange(args.x, args.x_dtype, begin, end);

@@ -27,7 +27,7 @@ void RmsNormTyped(const RmsNormArgs& args, const float* factor) {
 
 }  // namespace
 
-// factor: weight + offset, or null.
+// factor: weight + offset, or ones.
 void RmsNormRows(const RmsNormArgs& args, const float* factor) {
   VisitFloat(args.y_dtype, [&](auto out) {
     using Out = decltype(out);
@@ -50,7 +50,8 @@ HWY_EXPORT(RmsNormRows);
 
 absl::Status RmsNormHighway(const ExecutionContext& context, const RmsNormArgs& args) {
   const int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
-  const FloatVector factor(args.weight, args.weight_dtype, args.params.weight_offset, args.y.cols);
+  const FloatVector factor(args.weight, args.weight_dtype, args.params.weight_offset, args.y.cols,
+                           1.0f);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
     RmsNormArgs part = args;
     part.x = RowRange(args.x, args.x_dtype, begin, end);

@@ -1,7 +1,7 @@
 // The CUDA launcher of swiglu_clamped (swiglu_clamped.h).
 //
 // A unit is N outputs and the 2N neighbours that they come from, in whole accesses where both are
-// aligned; a thread has kUnits in flight. Dense operands are one long row.
+// aligned; a thread has kUnits of them. Dense operands are one long row.
 #include "kernels/base/cuda_launch.cuh"
 #include "kernels/base/cuda_types.cuh"
 #include "kernels/base/gelu.cuh"
@@ -12,7 +12,7 @@ namespace fuseblock {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kUnits = 4;
+constexpr int kUnits = 1;  // of a thread
 
 struct ClampedParams {
   int64_t rows, cols;  // of y
