@@ -81,6 +81,10 @@ __device__ inline float GeluTanh(float x) {
   low += kALow;
   const float v = t * slope;
   const NegativeExponential e = ExpOfMinus(v, __fmaf_rn(t, low, __fmaf_rn(t, slope, -v)));
+  if (v < 80.0f) {  // e^-v is a normal number, and t e^-v too
+    const float near = e.fraction * PowerOfTwo(-e.exponent);
+    return fmaxf(x, 0.0f) - t * near * ReciprocalApprox(1.0f + near);
+  }
   // Far below 1, e^-v is nothing beside it; 2^-126 is small enough.
   const float power = PowerOfTwo(-(e.exponent < 126 ? e.exponent : 126));
   const float divisor = __fmaf_rn(e.fraction, power, 1.0f);

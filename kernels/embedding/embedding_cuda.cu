@@ -1,7 +1,7 @@
 // The CUDA launcher of embedding (embedding.h): a gather of rows. A row goes by 16-byte pieces
-// where table and y allow it, else by elements; with scale 1 the bits are copied untouched. Blocks
-// are small: two latencies, the id's and the row's, follow each other in each, and many of them at
-// once hide both and end together.
+// where table and y allow it, else by elements; with scale 1 the bits are copied untouched. A
+// thread has one unit: two latencies, the id's and the row's, follow each other, and only many
+// threads at once hide both.
 #include "kernels/base/cuda_launch.cuh"
 #include "kernels/base/cuda_types.cuh"
 #include "kernels/embedding/embedding_cuda.h"
@@ -9,7 +9,7 @@
 namespace fuseblock {
 namespace {
 
-constexpr int kBlock = 128;
+constexpr int kBlock = 512;
 constexpr int kUnits = 1;  // of a thread
 
 struct EmbeddingParams {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
-#include "kernels/linear/linear_bias_gelu.h"
+#include "kernels/linear_bias_gelu/linear_bias_gelu.h"
 #include "tests/gpu/device_rows.h"
 
 namespace fuseblock::testing {

@@ -11,6 +11,7 @@ INCLUDES = [
     (r"kernels/block/", [r"kernels/"]),
     (r"kernels/cuda/", [r"kernels/"]),
     (r"kernels/list\.", [r"kernels/"]),
+    (r"kernels/linear_bias_gelu/", [r"kernels/(base|linear_bias_gelu|linear)/"]),
     (r"kernels/mlp_swiglu/", [r"kernels/(base|mlp_swiglu|linear|swiglu)/"]),
     (r"kernels/(?P<room>\w+)/", [r"kernels/base/", r"kernels/{room}/"]),
     (r"server/model/", [r"kernels/", r"server/model/", r"server/reason\.h"]),

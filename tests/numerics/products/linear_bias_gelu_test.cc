@@ -1,6 +1,6 @@
 // linear + bias + GELU: by hand, the two forms apart, against PyTorch's values, and bit for bit
 // what the GELU kernels make of the product's FP32 output.
-#include "kernels/linear/linear_bias_gelu.h"
+#include "kernels/linear_bias_gelu/linear_bias_gelu.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

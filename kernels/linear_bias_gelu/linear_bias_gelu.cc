@@ -1,4 +1,4 @@
-#include "kernels/linear/linear_bias_gelu.h"
+#include "kernels/linear_bias_gelu/linear_bias_gelu.h"
 
 #include "kernels/base/status.h"
 
