@@ -124,6 +124,8 @@ run_sanitize() {
   sanitizer racecheck gpu_linear_test '*Tiles*'
   sanitizer synccheck gpu_kernels_test '*BF16*'
   sanitizer synccheck gpu_reduce_test "$wide"
+  sanitizer initcheck gpu_kernels_test "$wide"
+  sanitizer initcheck gpu_reduce_test "$wide"
   finish
 }
 
