@@ -9,7 +9,7 @@
 namespace fuseblock {
 namespace {
 
-constexpr int kBlock = 512;
+constexpr int kBlock = 256;
 constexpr int kUnits = 1;  // of a thread
 
 struct EmbeddingParams {

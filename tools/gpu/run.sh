@@ -103,23 +103,25 @@ run_test() {
   finish
 }
 
-# sanitizer TOOL PROGRAM TESTS. racecheck does not look at cuBLAS's own kernels, whose barriers it takes
+# sanitizer TOOL PROGRAM TESTS [SUFFIX]. racecheck does not look at cuBLAS's own kernels, whose barriers it takes
 # minutes over.
 sanitizer() {
   local tool=$1 program=$2 tests=$3
   # API errors are the program's own to check, and cuBLAS asks for what it may not find.
-  background "$tool-$program" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+  background "$tool-$program${4:-}" compute-sanitizer --tool "$tool" --error-exitcode 9 \
     --report-api-errors no --print-limit 20 "$bin/$program" "--gtest_filter=$tests" --gtest_brief=1
 }
 
 run_sanitize() {
-  local wide="*$filter*"
+  local shard wide="*$filter*"
   sanitizer memcheck gpu_kernels_test "$wide"
   sanitizer memcheck gpu_reduce_test "$wide"
   sanitizer memcheck gpu_linear_test '*Tiles*:*NoInnerAxis*:*AnyAddressAndStride*'
   sanitizer memcheck gpu_block_test '*NoRowsAreNoWork*:*IsWithinItsBound*'
   finish || return 1
-  sanitizer racecheck gpu_kernels_test "$wide"
+  for shard in {0..7}; do  # it is slow, and one GPU has room for several
+    GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$shard sanitizer racecheck gpu_kernels_test "$wide" "-$shard"
+  done
   sanitizer racecheck gpu_reduce_test "$wide"
   sanitizer racecheck gpu_linear_test '*Tiles*'
   sanitizer synccheck gpu_kernels_test '*BF16*'
