@@ -15,7 +15,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "evidence" / "records"
-BUNDLE_COMMIT = ROOT / "dist" / "gpu-bundle" / "commit"
 
 
 def output_of(*command: str) -> str:
@@ -55,10 +54,16 @@ def versions(**more: str) -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the sources; of a bundle that was built elsewhere, the one it says."""
-    return output_of("git", "rev-parse", "HEAD") or (
-        BUNDLE_COMMIT.read_text().strip() if BUNDLE_COMMIT.exists() else ""
-    )
+    """The commit of the sources; of a bundle that was built elsewhere, the one that it says
+    (tools/gpu/run.sh), with "-dirty" behind it when its sources differed from that."""
+    return os.environ.get("FUSEBLOCK_BUNDLE_COMMIT") or output_of("git", "rev-parse", "HEAD")
+
+
+def modified() -> bool:
+    """Whether the sources differed from the commit when this was measured."""
+    if "FUSEBLOCK_BUNDLE_COMMIT" in os.environ:
+        return commit().endswith("-dirty")
+    return bool(output_of("git", "status", "--porcelain", "--", "kernels", "server"))
 
 
 def new_record(
@@ -72,8 +77,7 @@ def new_record(
         "id": identifier,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit(),
-        # True: the sources differed from the commit when this was measured.
-        "modified": bool(output_of("git", "status", "--porcelain", "--", "kernels", "server")),
+        "modified": modified(),
         "command": command,
         "hardware": hardware(),
         "versions": versions(**(more_versions or {})),

@@ -74,7 +74,7 @@ install_bundle() {
   for file in "$bundle"/lib/*; do patchelf --set-rpath '$ORIGIN' "$file"; done
   # shellcheck disable=SC2016
   for file in "$bundle"/bin/*; do patchelf --set-rpath '$ORIGIN/../lib' "$file"; done
-  git rev-parse HEAD >"$bundle/commit"
+  git describe --always --abbrev=40 --exclude="*" --dirty >"$bundle/commit"
 }
 
 command -v patchelf >/dev/null || step "installing patchelf" install_debian patchelf
