@@ -106,7 +106,7 @@ def spell(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
 
 
 def table_of(name: str, claim: dict[str, Any]) -> str:
@@ -123,10 +123,13 @@ def table_of(name: str, claim: dict[str, Any]) -> str:
     titles, paths = zip(*spec["columns"], strict=True)
     lines = ["| " + " | ".join(titles) + " |", "|" + "---:|" * len(titles)]
     lines += ["| " + " | ".join(spell(lookup(row, path)) for path in paths) + " |" for row in rows]
+    changed = ", modified" if record.get("modified") else ""
     source = (
-        f"{machine(record)}, {record['date'][:10]}, commit {record['commit'][:9]}: "
+        f"{machine(record)}, {record['date'][:10]}, commit {record['commit'][:9]}{changed}: "
         f"`./dev evidence {name}` measures it again."
     )
+    if not record["holds"]:
+        source += f" The claim is refuted as long as there is {claim['threshold']}."
     return "\n".join([*lines, "", source, ""])
 
 

@@ -3,6 +3,7 @@
 
 #include <cairo.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>

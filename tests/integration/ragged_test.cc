@@ -128,7 +128,7 @@ TEST_F(RaggedTest, EveryAnswerHasTheBitsOfItsRequestAlone) {
   EXPECT_GT(answered - refused, 0);
   std::printf("%ld answers, %ld of them refusals\n", static_cast<long>(answered),
               static_cast<long>(refused));
-  while (metrics_.Value("fuseblock_inflight_requests") > 0) std::this_thread::yield();
+  Await("inflight_requests", 0);
   EXPECT_EQ(metrics_.Value("fuseblock_queue_bytes"), 0);
 }
 

@@ -155,8 +155,7 @@ TEST_F(RawStreamTest, AStreamReadsNoFurtherThanItsLimit) {
   // Another connection's request comes after the stream's; when it has been admitted, the stream's
   // fourth would have been too.
   std::thread other([&] { ExpectStillServing(); });
-  while (Counter("inflight_requests") < 4) std::this_thread::yield();
-  EXPECT_EQ(Counter("inflight_requests"), 4);
+  Await("inflight_requests", 4);
   faults_->Release(kCpu);
   other.join();
   for (int i = 0; i < 6; ++i) Read();
@@ -241,7 +240,7 @@ TEST_F(RawStreamTest, AClientThatDoesNotReadHoldsUpItsOwnStreamOnly) {
   });
   const std::string answered =
       R"(requests_total{block="m.layers.0.attn_norm",code="OK",rpc="StreamBlocks"})";
-  while (Counter(answered) < 3) std::this_thread::yield();
+  Await(answered, 3);
   for (int i = 0; i < 8; ++i) ExpectStillServing();
   EXPECT_EQ(Counter(answered), 3);
   for (int i = 0; i < 8; ++i) EXPECT_EQ(Read().code(), 0);

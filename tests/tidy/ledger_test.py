@@ -60,12 +60,14 @@ class Ledger(unittest.TestCase):
                 for path in claim["depends"]:
                     self.assertTrue((ROOT / path).exists(), path)
                 if record := ledger.record_of(claim):
-                    self.assertEqual(record["id"], name)
+                    self.assertEqual(record["id"], Path(claim["record"]).stem)
                     self.assertIsInstance(record["holds"], bool)
 
     def test_every_record_has_a_claim(self) -> None:
         claimed = {claim["record"] for claim in ledger.claims().values()}
         for path in (ROOT / "evidence/records").glob("*.json"):
+            if path.name.endswith(".samples.json"):  # beside its record
+                continue
             self.assertIn(f"records/{path.name}", claimed)
 
 

@@ -111,9 +111,6 @@ def main() -> int:
         config={"seconds": arguments.seconds, "client": "same host"},
         seeds=[SEED],
     )
-    bundle_commit = ROOT / "dist" / "gpu-bundle" / "commit"
-    if not record["commit"] and bundle_commit.exists():
-        record["commit"] = bundle_commit.read_text().strip()
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder))
         with serving.server(arguments.server, "--model", f"bench={folder}") as server:

@@ -3,7 +3,9 @@
 # an Ubuntu 24.04 host with a GPU, a CUDA 13 cuBLAS and nothing of ours. The distribution's libraries
 # lie beside the programs; glibc and the compiler's run-time libraries are the host's.
 #   bundle.sh           all of it
-#   bundle.sh kernels   without server and client: what ./dev gpu needs
+#   bundle.sh kernels   without server and client: all of ./dev gpu but bench --filter rpc
+#   bundle.sh server    without tests and examples: for ./dev gpu bench, all but --filter numerics
+# A part has at most 54 MiB, so that it can be carried to a GPU host quickly.
 set -euo pipefail
 FUSEBLOCK_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export FUSEBLOCK_ROOT
@@ -13,17 +15,19 @@ for library in steps packages build; do
   source "tools/dev/lib/$library.sh"
 done
 
-readonly build_folder=build/gpu-bundle bundle=dist/gpu-bundle size_max_mib=45
+readonly build_folder=build/gpu-bundle bundle=dist/gpu-bundle part=${1:-all} size_max_mib=54
 # Tests, and what the ladder allows, of CMake targets of the same names.
-readonly tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_large_test
+tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_large_test
   gpu_rope_test gpu_engine_test numerics_rungs_test numerics_bounds)
-readonly examples=(ffn_path normalise_and_gate)
+examples=(ffn_path normalise_and_gate)
 programs=(server/fuseblock-server client/cli/fuseblock)
-case ${1:-} in
-  '') ;;
+case $part in
+  all) ;;
   kernels) programs=() ;;
-  *) usage_error "usage: tools/gpu/bundle.sh [kernels]" ;;
+  server) tests=() examples=() ;;
+  *) usage_error "usage: tools/gpu/bundle.sh [kernels|server]" ;;
 esac
+readonly programs tests examples
 readonly targets=("${programs[@]##*/}" fuseblock_kernels_cuda fuseblock_gpu_ffn fuseblock_rows "${tests[@]}")
 
 configure_bundle() {
@@ -81,8 +85,9 @@ command -v patchelf >/dev/null || step "installing patchelf" install_debian patc
 [[ -n $(cuda_root) ]] || need_cuda_wheels
 step "configuring (GPU bundle)" configure_bundle
 step "building (GPU bundle)" cmake --build "$build_folder" --parallel "$(jobs)" --target "${targets[@]}"
-step "building the examples (GPU bundle)" build_examples
+((${#examples[@]} == 0)) || step "building the examples (GPU bundle)" build_examples
 step "installing (GPU bundle)" install_bundle
 mib=$(du --summarize --block-size=1M "$bundle" | cut -f1)
 say "$bundle: $mib MiB"
-((mib <= size_max_mib)) || die "the bundle has more than $size_max_mib MiB; set FUSEBLOCK_BUNDLE_ARCHITECTURES=90a-real"
+[[ $part == all ]] || ((mib <= size_max_mib)) ||
+  die "more than $size_max_mib MiB; FUSEBLOCK_BUNDLE_ARCHITECTURES=90a-real makes it smaller"

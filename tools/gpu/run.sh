@@ -19,7 +19,7 @@ seconds_left() { echo $((limit_seconds - (SECONDS - started))); }
 
 # Sets bin and lib, and what a program needs to find the backend and cuBLASLt.
 find_programs() {
-  if [[ -x dist/gpu-bundle/bin/gpu_kernels_test ]]; then
+  if [[ -f dist/gpu-bundle/commit ]]; then
     bin=$PWD/dist/gpu-bundle/bin lib=$PWD/dist/gpu-bundle/lib
     FUSEBLOCK_BUNDLE_COMMIT=$(<dist/gpu-bundle/commit)
     export FUSEBLOCK_BUNDLE_COMMIT
@@ -86,6 +86,7 @@ finish() {
 }
 
 run_test() {
+  need_tests
   local shard name tests="*$filter*"
   for shard in {0..7}; do
     GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$shard background "numerics-$shard" \
@@ -115,6 +116,7 @@ sanitizer() {
 }
 
 run_sanitize() {
+  need_tests
   local shard wide="*$filter*"
   sanitizer memcheck gpu_kernels_test "$wide"
   sanitizer memcheck gpu_reduce_test "$wide"
@@ -185,6 +187,12 @@ run_profile() {
     python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" --profile --out "$logs"
   ncu --import "$logs/profile.ncu-rep" --page raw --csv >"$logs/profile.csv"
   python3 tools/gpu/profile_table.py "$logs/profile.csv"
+}
+
+need_tests() {
+  [[ -x $bin/gpu_kernels_test ]] && return
+  echo "this bundle has no tests: tools/gpu/bundle.sh kernels brings them" >&2
+  exit 2
 }
 
 command=${1:-}

@@ -37,7 +37,8 @@ class Waiting(grpc.GenericRpcHandler):
     def run(self, request, context):
         call = threading.Event()
         self._calls.append(call)
-        context.add_callback(call.set)
+        if not context.add_callback(call.set):  # the call has ended already
+            call.set()
         self.arrived.release()
         call.wait()
         if not context.is_active():
