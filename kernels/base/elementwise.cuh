@@ -1,12 +1,10 @@
 // Element-wise kernels of one or two inputs over rows: out[r, c] = f(a[r, c], b[r, c]), computed in
 // FP32 and rounded once to Out.
 //
-// A thread has one unit, 16 bytes of the narrowest operand: on an H200 this beats two to eight of
-// them at every size (16384 x 8192 BF16, one input: 127.6 us; two units 131.9, four 133.7, as many
-// with streaming hints). Dense operands are one long row of whole units; what is not (rows of a
-// wider tensor, a length of no whole number of units, an address off 16 bytes) goes by rows, a
-// block covering `lanes` units across and kElementwiseBlock / lanes rows. In place is safe: a
-// thread has loaded what it overwrites, and nobody else reads it.
+// A thread has one unit, 16 bytes of the narrowest operand. Dense operands are one long row of
+// whole units; what is not (rows of a wider tensor, a length of no whole number of units, an
+// address off 16 bytes) goes by rows, a block covering `lanes` units across and kElementwiseBlock /
+// lanes rows. In place is safe: a thread has loaded what it overwrites, and nobody else reads it.
 #pragma once
 
 #include "kernels/base/cuda_launch.cuh"
@@ -96,12 +94,13 @@ cudaError_t LaunchElementwise(F f, const FuseblockCudaRows& out, const Fuseblock
   constexpr bool kAllFloat = std::is_same_v<Out, float> && std::is_same_v<A, float> &&
                              (std::is_same_v<B, NoInput> || std::is_same_v<B, float>);
   constexpr int N = kAllFloat ? 4 : 8;
-  ElementwiseGrid grid{out.rows, out.cols, 1, Aligned16(out) && Aligned16(a)};
-  bool dense = IsDense(out) && IsDense(a);
-  if (b != nullptr) {
-    grid.aligned = grid.aligned && Aligned16(*b);
-    dense = dense && IsDense(*b);
-  }
+  const bool dense = IsDense(out) && IsDense(a) && (b == nullptr || IsDense(*b));
+  // A dense operand is one row, whose length the stride does not matter to.
+  const auto aligned = [dense](const FuseblockCudaRows& rows) {
+    return Aligned16(dense ? FuseblockCudaRows{rows.data, rows.dtype, 1, 0, 0} : rows);
+  };
+  ElementwiseGrid grid{out.rows, out.cols, 1,
+                       aligned(out) && aligned(a) && (b == nullptr || aligned(*b))};
   if (grid.rows == 0 || grid.cols == 0) return cudaSuccess;
   if (dense) {
     grid.cols *= grid.rows;

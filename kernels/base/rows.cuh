@@ -7,9 +7,10 @@
 //
 // The order of a reduction is one of units, not of threads: a unit's elements in order, then the
 // units of each 32 as a tree, then those groups as a tree, halves first. So a row has the same bits
-// whether many threads take a unit each (few rows: what counts is the time of one) or few threads
-// take several (many rows: what counts are barriers and registers), and the launcher may choose by
-// the number of rows. (A row beyond 16,384 columns has one order: a thread's own units in order.)
+// whether many threads take 8 or 16 elements each (few rows: what counts is the time of one) or few
+// threads take several (many rows: what counts are barriers and registers), and the launcher may
+// choose by the number of rows. (A row beyond 16,384 columns has one order: a thread's own units in
+// order.)
 //
 // Speed: a block keeps its row's loads in flight, and so many blocks must be resident: registers
 // are bounded for the threads that a multiprocessor must hold (RowsPlan); a reduction is one
@@ -19,9 +20,8 @@
 //   kFill: what elements beyond the row's end are, 0 or -inf;
 //   kReductions: how many values it reduces over the row, in all;
 //   Columns<N>: the operands of N columns; LoadColumns<kVector>(columns, col, left);
-//   Reduce(row) -> Stats, by row.Reduce<kValues>(op, f), where f(partial, h, left) takes a unit
-//   into
-//     the kValues partial results and may change h;
+//   Reduce(row) -> Stats, by row.Reduce<kValues>(op, f), where f(partial, h, left) takes a unit's
+//     values h into the kValues partial results and may change them;
 //   Write<kVector, kKept>(stats, columns, h, row, col, left), where kKept says that h is what the
 //     last f left in it; otherwise it is the row's values.
 // kVector: every operand is aligned and the columns are whole units. left: columns up to the row's
@@ -184,7 +184,8 @@ struct PlainSource {
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) h[i] = ToFloat(raw.v[i]);
   }
-  // What else the kernel writes beside the policy's output; this source nothing.
+  // What else the kernel writes beside the policy's output; this source nothing. A source that
+  // writes must not meet a policy that changes h.
   template <bool kVector, typename Left>
   __device__ void Store(const float (&)[kUnit], int64_t, Left) const {}
 };
@@ -199,6 +200,7 @@ struct RowsPlan {
   static constexpr int kElements = kElementsIn;
   static constexpr bool kHoist = kHoistIn;
   static constexpr int kBlock = kThreads == kWarp ? kWarpRowBlock : kThreads;
+  static_assert((kThreads & (kThreads - 1)) == 0 && (kElements & (kElements - 1)) == 0);  // trees
   static constexpr int kMinBlocks = kResidentThreads / kBlock < 1 ? 1 : kResidentThreads / kBlock;
 };
 
@@ -317,7 +319,8 @@ cudaError_t LaunchKeptRows(const RowsShape& shape, const Source& source, const P
                           stream, shape, source, policy);
 }
 
-// Rows are few when their threads, one unit each, are no more than a large GPU holds at once.
+// Rows are few when their threads, 8 or 16 elements each, are no more than a large GPU holds at
+// once.
 constexpr int64_t kFewRowsThreads = 1 << 18;
 
 // A number of columns has one capacity, threads times elements, whose units are reduced in one

@@ -1,5 +1,5 @@
-// Softmax of a row on vectors, for one Highway target at a time: shared by softmax and
-// softmax_masked.
+// Softmax of a row on vectors, for one Highway target at a time: shared by softmax, softmax_masked
+// and causal_softmax.
 //
 // Three passes: the maximum; e^(x - max), kept in FP32, and its sum; the quotients. The powers are
 // kept times 2^64, so that none of them is subnormal, and neither is the sum's reciprocal: what is

@@ -4,10 +4,10 @@
 //
 // x, y: the same shape [.., Q, KV], rank >= 2, last axis contiguous, leading axes collapsible to
 // rows; a row's stride may exceed KV. y: FP32, FP16 or BF16; x: y's dtype or FP32. scale: s, finite
-// and > 0. FP32 inside, one rounding at the end. Masked scores are not read: whatever they hold
-// reaches no output. A query that keeps nothing (Q > KV: the first Q - KV), or whose kept scores
-// are all -inf, gives zeros. A NaN or +inf among a query's kept scores makes its kept outputs NaN,
-// and no other query's.
+// and > 0. FP32 inside, one rounding at the end. Masked scores reach no
+// output, whatever they hold. A query that keeps nothing (Q > KV: the first Q - KV), or whose kept
+// scores are all -inf, gives zeros. A NaN or +inf among a query's kept scores makes its kept
+// outputs NaN, and no other query's.
 //
 // The order of a row's summation is a function of the number of keys it keeps on the CPU, and of KV
 // on CUDA (only columns that it keeps count). So query i of [Q, KV] has the bits of the one query

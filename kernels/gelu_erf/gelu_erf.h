@@ -4,7 +4,7 @@
 // x, y: the same shape, any rank >= 1, last axis contiguous, leading axes collapsible to rows.
 // y: FP32, FP16 or BF16; x: y's dtype or FP32. Computed in FP32 and rounded once, within a few
 // ulp of FP32 for every finite x, also where 1 + erf cancels (x = -13 gives -8.0e-38); a 16-bit
-// result within 2^-17 of the value beside its rounding. gelu(-inf) = 0 of either sign, gelu(+inf)
+// result within 2^-16 of the value beside its rounding. gelu(-inf) = 0 of either sign, gelu(+inf)
 // = +inf, NaN stays NaN, no finite input overflows. In place: y may be x when the dtypes agree; a
 // partial overlap is an error. Zero elements: OK. Errors: INVALID_ARGUMENT naming the operand,
 // expected and given.

@@ -3,7 +3,7 @@
 // x, y: the same shape, any rank >= 1, last axis contiguous, leading axes collapsible to rows.
 // y: FP32, FP16 or BF16; x: y's dtype or FP32. Computed in FP32 and rounded once.
 // silu(-inf) = -0, silu(+inf) = +inf, NaN stays NaN; no finite input overflows, and FP32 results
-// down to the smallest normal are kept (inputs near -87). In place: y may be x when the dtypes
+// down to the smallest normal are kept (inputs near -91). In place: y may be x when the dtypes
 // agree; a partial overlap is an error. Zero elements: OK. Errors: INVALID_ARGUMENT naming the
 // operand, expected and given.
 //

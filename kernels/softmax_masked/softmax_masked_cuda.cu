@@ -22,7 +22,6 @@ struct MaskedSource {
     x += row * x_stride;
     mask += row * mask_stride;
   }
-  // A mask's row may serve many rows.
   template <bool kVector, typename Left>
   __device__ void Load(Raw& raw, int64_t col, Left left, float fill) const {
     raw.x.template LoadOrFill<kVector>(x + col, left, fill);

@@ -10,7 +10,7 @@ template <typename Out, bool kHfRounding>
 struct SwiGluFunction {
   __device__ float operator()(float gate, float up) const {
     if constexpr (kHfRounding) return RoundTo<Out>(SiluEager(gate)) * up;
-    return SiluFor<Out>(gate) * up;
+    return SiluTimesFor<Out>(gate, up);
   }
 };
 
