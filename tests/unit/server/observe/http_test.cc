@@ -85,7 +85,7 @@ TEST_F(HttpTest, NothingElseIsThere) {
 
 TEST_F(HttpTest, RubbishDoesNotHurt) {
   Exchange(server_->address(), "\r\n\r\n");
-  Exchange(server_->address(), std::string("\0\1\2 HTTP\r\n\r\n", 14));
+  Exchange(server_->address(), std::string("\0\1\2 HTTP\r\n\r\n", 12));
   Exchange(server_->address(), "GET /" + std::string(100000, 'a') + " HTTP/1.1\r\n\r\n");
   EXPECT_THAT(Get(*server_, "/healthz"), StartsWith("HTTP/1.1 200 "));
 }
