@@ -16,11 +16,9 @@ std::string SimdTarget();
 // For the kernels' lists: Highway always has a target; its name is the detail.
 std::string HighwayUnavailable(std::string* detail);
 
-// to[i] = from[i] + addend in FP32, for a kernel that uses a vector of 16-bit weights in many rows.
-void WidenToFloat(const void* from, DType dtype, float addend, int64_t count, float* to);
-
-// Such a vector in FP32: the operand itself where it is that already, else a copy made once, so
-// that the loops over rows are compiled for one kind of it.
+// A vector of weights in FP32, for a kernel that uses it in many rows: the operand itself where it
+// is that already, else a copy made once, so that the loops over rows are compiled for one kind of
+// it.
 class FloatVector {
  public:
   // data + addend; where data is null, `absent` in every element.

@@ -41,10 +41,6 @@ std::string HighwayUnavailable(std::string* detail) {
   return "";
 }
 
-void WidenToFloat(const void* from, DType dtype, float addend, int64_t count, float* to) {
-  HWY_DYNAMIC_DISPATCH(Widen)(from, dtype, addend, count, to);
-}
-
 FloatVector::FloatVector(const void* data, DType dtype, float addend, int64_t count, float absent)
     : data_(static_cast<const float*>(data)) {
   if (data != nullptr && dtype == DType::kF32 && addend == 0) return;
@@ -52,7 +48,7 @@ FloatVector::FloatVector(const void* data, DType dtype, float addend, int64_t co
   if (data == nullptr) {
     std::fill_n(copy_.get(), count, absent);
   } else {
-    WidenToFloat(data, dtype, addend, count, copy_.get());
+    HWY_DYNAMIC_DISPATCH(Widen)(data, dtype, addend, count, copy_.get());
   }
   data_ = copy_.get();
 }

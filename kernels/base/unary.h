@@ -1,5 +1,6 @@
-// What the kernels y = f(x) have in common: arguments, checks, threads. Such a kernel is its
-// formula three times (FP64, Highway, CUDA) and a list of the three.
+// What the kernels y = f(x) have in common: arguments, checks, and threads where f takes each
+// element on its own. Such an element-wise kernel is its formula three times (FP64, Highway, CUDA)
+// and a list of the three.
 #pragma once
 
 #include "absl/functional/function_ref.h"

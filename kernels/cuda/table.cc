@@ -15,7 +15,6 @@
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
-#include "kernels/softmax/softmax_cuda.h"
 #include "kernels/softmax_masked/softmax_masked_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
 #include "kernels/swiglu_clamped/swiglu_clamped_cuda.h"
@@ -33,7 +32,7 @@ FuseblockSwiGluClamped LaunchSwiGluClamped;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
 FuseblockLayerNorm LaunchLayerNorm;
-FuseblockSoftmax LaunchSoftmax;
+FuseblockUnary LaunchSoftmax;
 FuseblockSoftmaxMasked LaunchSoftmaxMasked;
 FuseblockCausalSoftmax LaunchCausalSoftmax;
 FuseblockEmbedding LaunchEmbedding;

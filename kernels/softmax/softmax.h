@@ -14,19 +14,12 @@
 // Source: Bridle, 1990, https://doi.org/10.1007/978-3-642-76153-9_28.
 #pragma once
 
-#include "kernels/base/implementation.h"
+#include "kernels/base/unary.h"
 
 namespace fuseblock {
 
-struct SoftmaxArgs {
-  ConstRows x;
-  Rows y;
-  DType x_dtype, y_dtype;
-};
+absl::Span<const Implementation<UnaryArgs>> SoftmaxImplementations();
 
-absl::Span<const Implementation<SoftmaxArgs>> SoftmaxImplementations();
-
-absl::StatusOr<SoftmaxArgs> CheckSoftmax(const ConstTensorView& x, const TensorView& y);
 absl::Status Softmax(const ExecutionContext& context, const ConstTensorView& x,
                      const TensorView& y);
 

@@ -15,7 +15,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 template <class Out, class In>
-void SoftmaxTyped(const SoftmaxArgs& args, float* scratch) {
+void SoftmaxTyped(const UnaryArgs& args, float* scratch) {
   const int64_t columns = args.y.cols;
   for (int64_t row = 0; row < args.y.rows; ++row) {
     const In* x = static_cast<const In*>(args.x.data) + row * args.x.stride;
@@ -34,7 +34,7 @@ void SoftmaxTyped(const SoftmaxArgs& args, float* scratch) {
 }  // namespace
 
 // scratch: room for a row.
-void SoftmaxRows(const SoftmaxArgs& args, float* scratch) {
+void SoftmaxRows(const UnaryArgs& args, float* scratch) {
   VisitFloat(args.y_dtype, [&](auto out) {
     using Out = decltype(out);
     if (args.x_dtype == args.y_dtype) {
@@ -54,10 +54,10 @@ namespace fuseblock {
 
 HWY_EXPORT(SoftmaxRows);
 
-absl::Status SoftmaxHighway(const ExecutionContext& context, const SoftmaxArgs& args) {
+absl::Status SoftmaxHighway(const ExecutionContext& context, const UnaryArgs& args) {
   const int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
-    SoftmaxArgs part = args;
+    UnaryArgs part = args;
     part.x = RowRange(args.x, args.x_dtype, begin, end);
     part.y = RowRange(args.y, args.y_dtype, begin, end);
     const auto scratch = std::make_unique_for_overwrite<float[]>(args.y.cols);

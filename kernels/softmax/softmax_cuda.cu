@@ -1,6 +1,5 @@
 // The CUDA launcher of softmax (softmax.h).
 #include "kernels/base/softmax.cuh"
-#include "kernels/softmax/softmax_cuda.h"
 
 namespace fuseblock {
 

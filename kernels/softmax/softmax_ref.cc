@@ -8,7 +8,7 @@
 
 namespace fuseblock {
 
-absl::Status SoftmaxReference(const ExecutionContext&, const SoftmaxArgs& args) {
+absl::Status SoftmaxReference(const ExecutionContext&, const UnaryArgs& args) {
   for (int64_t row = 0; row < args.y.rows; ++row) {
     const auto x = [&](int64_t col) {
       return ReadDouble(args.x.data, args.x_dtype, row * args.x.stride + col);

@@ -36,13 +36,8 @@ absl::Span<const Implementation<SoftmaxMaskedArgs>> SoftmaxMaskedImplementations
 absl::StatusOr<SoftmaxMaskedArgs> CheckSoftmaxMasked(const ConstTensorView& x,
                                                      const std::optional<ConstTensorView>& mask,
                                                      const TensorView& y) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckFloat("y", y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckDTypeOrF32("x", x, y.dtype));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", x, "y", y));
   SoftmaxMaskedArgs args;
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.x, AsRows("x", x));
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.y, AsRows("y", y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "x", x));
+  FUSEBLOCK_ASSIGN_OR_RETURN(static_cast<UnaryArgs&>(args), CheckUnary(x, y));
   args.mask_dtype = y.dtype;
   if (mask) {
     FUSEBLOCK_RETURN_IF_ERROR(CheckDTypeOrF32("mask", *mask, y.dtype));
@@ -51,8 +46,6 @@ absl::StatusOr<SoftmaxMaskedArgs> CheckSoftmaxMasked(const ConstTensorView& x,
     FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "mask", *mask));
     args.mask_dtype = mask->dtype;
   }
-  args.x_dtype = x.dtype;
-  args.y_dtype = y.dtype;
   return args;
 }
 

@@ -16,15 +16,13 @@
 
 #include <optional>
 
-#include "kernels/base/implementation.h"
+#include "kernels/base/unary.h"
 
 namespace fuseblock {
 
-struct SoftmaxMaskedArgs {
-  ConstRows x;
+struct SoftmaxMaskedArgs : UnaryArgs {
   std::optional<ConstRows> mask;
-  Rows y;
-  DType x_dtype, mask_dtype, y_dtype;
+  DType mask_dtype;
 };
 
 absl::Span<const Implementation<SoftmaxMaskedArgs>> SoftmaxMaskedImplementations();

@@ -77,7 +77,7 @@ std::vector<Case> SoftmaxCases() {
       c.errors = {SoftmaxError(y)};
       if (x == y) c.in_place.push_back({0});
       c.run = [](const std::string& name, const ExecutionContext& context, Views in, Views out) {
-        FUSEBLOCK_ASSIGN_OR_RETURN(const auto args, CheckSoftmax(in[0], out[0]));
+        FUSEBLOCK_ASSIGN_OR_RETURN(const auto args, CheckUnary(in[0], out[0]));
         return RunNamed(SoftmaxImplementations(), name, context, args);
       };
       cases.push_back(std::move(c));
