@@ -3,12 +3,12 @@
 //
 // A thread has one unit, 16 bytes of the narrowest operand. Dense operands are one long row of
 // whole units; what is not (rows of a wider tensor, a length of no whole number of units, an
-// address off 16 bytes) goes by rows, a block covering `lanes` units across and kElementwiseBlock /
-// lanes rows. In place is safe: a thread has loaded what it overwrites, and nobody else reads it.
+// address off 16 bytes) goes by rows (tiles.cuh). In place is safe: a thread has loaded what it
+// overwrites, and nobody else reads it.
 #pragma once
 
-#include "kernels/base/cuda_launch.cuh"
 #include "kernels/base/cuda_types.cuh"
+#include "kernels/base/tiles.cuh"
 
 namespace fuseblock {
 
@@ -65,10 +65,8 @@ __global__ void __launch_bounds__(kElementwiseBlock)
                           int64_t a_stride, const B* b, int64_t b_stride) {
   AwaitPredecessors();
   constexpr bool kBinary = !std::is_same_v<B, NoInput>;
-  const unsigned row_tile = grid.column_tiles == gridDim.x ? 0 : blockIdx.x / grid.column_tiles;
-  const unsigned column_tile = blockIdx.x - row_tile * grid.column_tiles;
-  const int64_t row = static_cast<int64_t>(row_tile) * blockDim.y + threadIdx.y;
-  const int64_t col = (static_cast<int64_t>(column_tile) * blockDim.x + threadIdx.x) * N;
+  const auto [row, unit] = PositionInTiles(grid.column_tiles);
+  const int64_t col = unit * N;
   const int64_t count = grid.cols - col;
   if (row >= grid.rows || count <= 0) return;
   a += row * a_stride + col;
@@ -115,15 +113,10 @@ cudaError_t LaunchElementwise(F f, const FuseblockCudaRows& out, const Fuseblock
                             CeilDiv(units, kElementwiseBlock), dim3(kElementwiseBlock), stream,
                             units, f, to, from_a, from_b);
   }
-  unsigned lanes = kElementwiseBlock;
-  while (grid.rows > 1 && lanes > 1 && lanes / 2 >= units) lanes /= 2;
-  const dim3 block(lanes, kElementwiseBlock / lanes);
-  const int64_t column_tiles = CeilDiv(units, lanes);
-  if (column_tiles > INT32_MAX) return cudaErrorInvalidValue;
-  grid.column_tiles = static_cast<unsigned>(column_tiles);
-  return LaunchOverlapped(ElementwiseRowsKernel<N, Out, A, B, F>,
-                          column_tiles * CeilDiv(grid.rows, block.y), block, stream, grid, f, to,
-                          out.stride, from_a, a.stride, from_b,
+  const Tiles tiles = MakeTiles(grid.rows, units, kElementwiseBlock);
+  grid.column_tiles = tiles.column_tiles;
+  return LaunchOverlapped(ElementwiseRowsKernel<N, Out, A, B, F>, tiles.blocks, tiles.block, stream,
+                          grid, f, to, out.stride, from_a, a.stride, from_b,
                           b == nullptr ? int64_t{0} : b->stride);
 }
 

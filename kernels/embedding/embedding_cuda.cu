@@ -2,15 +2,14 @@
 // where table and y allow it, else by elements; with scale 1 the bits are copied untouched. A
 // thread has one unit: two latencies, the id's and the row's, follow each other, and only many
 // threads at once hide both.
-#include "kernels/base/cuda_launch.cuh"
 #include "kernels/base/cuda_types.cuh"
+#include "kernels/base/tiles.cuh"
 #include "kernels/embedding/embedding_cuda.h"
 
 namespace fuseblock {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kUnits = 1;  // of a thread
 
 struct EmbeddingParams {
   const void* ids;
@@ -25,57 +24,36 @@ struct EmbeddingParams {
 template <typename T, typename Id, int N, bool kScaled>
 __global__ void __launch_bounds__(kBlock) EmbeddingKernel(EmbeddingParams p, const T* table, T* y) {
   AwaitPredecessors();
-  const unsigned row_tile = p.column_tiles == gridDim.x ? 0 : blockIdx.x / p.column_tiles;
-  const unsigned column_tile = blockIdx.x - row_tile * p.column_tiles;
-  const int64_t row = static_cast<int64_t>(row_tile) * blockDim.y + threadIdx.y;
-  if (row >= p.count) return;
+  const auto [row, unit] = PositionInTiles(p.column_tiles);
+  const int64_t col = unit * N;
+  if (row >= p.count || col >= p.cols) return;
   const int64_t id = static_cast<const Id*>(p.ids)[row];
-  const bool padding = p.pads && id == p.padding_id;
-  const T* from = table + id * p.table_stride;
-  T* to = y + row * p.y_stride;
-  const int64_t first = static_cast<int64_t>(column_tile) * kUnits * blockDim.x + threadIdx.x;
-  Unit<T, N> unit[kUnits];
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const int64_t col = (first + u * static_cast<int64_t>(blockDim.x)) * N;
-    if (col >= p.cols) continue;
-    if (padding) {
-      unit[u].LoadSome(from, 0);  // zeros
-    } else {
-      unit[u].LoadAligned(from + col);
-    }
+  Unit<T, N> values;
+  if (p.pads && id == p.padding_id) {
+    values.LoadSome(table, 0);  // zeros
+  } else {
+    values.LoadAligned(table + id * p.table_stride + col);
   }
+  if constexpr (kScaled) {
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const int64_t col = (first + u * static_cast<int64_t>(blockDim.x)) * N;
-    if (col >= p.cols) continue;
-    if constexpr (kScaled) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        unit[u].v[i] = FromFloat<T>(ToFloat(unit[u].v[i]) * p.scale);
-      }
-    }
-    unit[u].StoreAligned(to + col);
+    for (int i = 0; i < N; ++i) values.v[i] = FromFloat<T>(ToFloat(values.v[i]) * p.scale);
   }
+  values.StoreAligned(y + row * p.y_stride + col);
 }
 
 template <typename T, typename Id, int N>
 cudaError_t LaunchWidth(EmbeddingParams p, const FuseblockCudaRows& table,
                         const FuseblockCudaRows& y, cudaStream_t stream) {
-  const int64_t units = p.cols / N;  // N divides cols, or is 1
-  unsigned lanes = kBlock;
-  while (lanes > 1 && lanes / 2 * kUnits >= units) lanes /= 2;
-  const int64_t column_tiles = CeilDiv(units, static_cast<int64_t>(lanes) * kUnits);
-  const dim3 block(lanes, kBlock / lanes);
-  if (column_tiles > INT32_MAX) return cudaErrorInvalidValue;
-  p.column_tiles = static_cast<unsigned>(column_tiles);
-  const int64_t blocks = column_tiles * CeilDiv(p.count, block.y);
+  const Tiles tiles = MakeTiles(p.count, p.cols / N, kBlock);  // N divides cols, or is 1
+  p.column_tiles = tiles.column_tiles;
   const auto* from = static_cast<const T*>(table.data);
   auto* to = static_cast<T*>(y.data);
   if (p.scale == 1.0f) {
-    return LaunchOverlapped(EmbeddingKernel<T, Id, N, false>, blocks, block, stream, p, from, to);
+    return LaunchOverlapped(EmbeddingKernel<T, Id, N, false>, tiles.blocks, tiles.block, stream, p,
+                            from, to);
   }
-  return LaunchOverlapped(EmbeddingKernel<T, Id, N, true>, blocks, block, stream, p, from, to);
+  return LaunchOverlapped(EmbeddingKernel<T, Id, N, true>, tiles.blocks, tiles.block, stream, p,
+                          from, to);
 }
 
 template <typename T, typename Id>

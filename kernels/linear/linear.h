@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "kernels/base/implementation.h"
+#include "kernels/linear/epilogue.h"
 
 namespace fuseblock {
 
@@ -56,9 +57,6 @@ class LinearWeight {
   explicit LinearWeight(std::unique_ptr<Packed> packed);
   std::unique_ptr<Packed> packed_;
 };
-
-// What is done to an output's FP32 sum, after the bias and before its rounding.
-enum class LinearEpilogue { kNone, kGeluErf, kGeluTanh };
 
 struct LinearArgs {
   ConstRows x;

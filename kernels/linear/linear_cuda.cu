@@ -58,10 +58,10 @@ cudaError_t RunPinned(const Plan& plan, const FuseblockCudaRows& x, const Fusebl
 // Through scratch of the stream's own: rows that do not lie on 16-byte boundaries, and sums that
 // are finished before they are rounded.
 cudaError_t RunStaged(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
-                      Epilogue epilogue, cudaStream_t stream) {
+                      LinearEpilogue epilogue, cudaStream_t stream) {
   const int float_dtype = static_cast<int>(DType::kF32);
   const int64_t rows = std::min(kRowsStaged, x.rows);
-  const bool finishes = plan.bias != nullptr || epilogue != kEpilogueNone;
+  const bool finishes = plan.bias != nullptr || epilogue != LinearEpilogue::kNone;
   const bool copies = !Aligned16(x);
   FuseblockCudaRows x_copy{nullptr, x.dtype, rows, x.cols, x.cols};
   FuseblockCudaRows y_copy{nullptr, finishes ? float_dtype : y.dtype, rows, y.cols, y.cols};
@@ -89,12 +89,12 @@ cudaError_t RunStaged(const Plan& plan, const FuseblockCudaRows& x, const Fusebl
 }
 
 cudaError_t Run(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
-                Epilogue epilogue, cudaStream_t stream) {
+                LinearEpilogue epilogue, cudaStream_t stream) {
   if (plan.pinned == nullptr) {
     return LaunchLinearTiles(x, plan.weight, plan.bias, y, epilogue, stream);
   }
   if (Aligned16(x) && Aligned16(y)) {
-    const bool finishes = plan.bias != nullptr || epilogue != kEpilogueNone;
+    const bool finishes = plan.bias != nullptr || epilogue != LinearEpilogue::kNone;
     if (!finishes) return RunPinned(plan, x, y, stream);
     if (y.dtype == static_cast<int>(DType::kF32)) {
       const cudaError_t error = RunPinned(plan, x, y, stream);
@@ -144,7 +144,7 @@ int RunLinear(const void* plan_pointer, const FuseblockCudaRows* x, const Fusebl
   }
   cudaError_t error = cudaSetDevice(plan.device);
   if (error == cudaSuccess)
-    error = Run(plan, x_rows, y_rows, static_cast<Epilogue>(epilogue), stream);
+    error = Run(plan, x_rows, y_rows, static_cast<LinearEpilogue>(epilogue), stream);
   if (error != cudaSuccess) cudaGetLastError();
   return error;
 }

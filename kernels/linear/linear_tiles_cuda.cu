@@ -18,14 +18,14 @@ struct TilesParams {
   int64_t m, n, k;
   int64_t x_stride, y_stride;
   int64_t n_tiles;
-  Epilogue epilogue;
+  LinearEpilogue epilogue;
 };
 
 // An FP32 sum as a tensor of Out takes it.
 template <typename Out>
-__device__ Out Finished(float sum, Epilogue epilogue) {
-  if (epilogue == kEpilogueGeluErf) sum = GeluFor<Out, GeluForm::kErf>(sum);
-  if (epilogue == kEpilogueGeluTanh) sum = GeluFor<Out, GeluForm::kTanh>(sum);
+__device__ Out Finished(float sum, LinearEpilogue epilogue) {
+  if (epilogue == LinearEpilogue::kGeluErf) sum = GeluFor<Out, GeluForm::kErf>(sum);
+  if (epilogue == LinearEpilogue::kGeluTanh) sum = GeluFor<Out, GeluForm::kTanh>(sum);
   return FromFloat<Out>(sum);
 }
 
@@ -100,7 +100,7 @@ struct EpilogueParams {
   int64_t rows, cols;
   int64_t x_stride, y_stride;
   int64_t column_tiles;
-  Epilogue epilogue;
+  LinearEpilogue epilogue;
 };
 
 // A thread has N columns: 4 where all operands are aligned, else 1.
@@ -124,7 +124,8 @@ __global__ void __launch_bounds__(kBlock)
 
 template <typename Out, int N>
 cudaError_t LaunchEpilogueOf(const FuseblockCudaRows& x, const float* bias,
-                             const FuseblockCudaRows& y, Epilogue epilogue, cudaStream_t stream) {
+                             const FuseblockCudaRows& y, LinearEpilogue epilogue,
+                             cudaStream_t stream) {
   const int64_t tiles = CeilDiv(x.cols, int64_t{kBlock} * N);
   const EpilogueParams p{x.rows, x.cols, x.stride, y.stride, tiles, epilogue};
   return Launch(EpilogueKernel<Out, N>, x.rows * tiles, dim3(kBlock), stream, p,
@@ -134,7 +135,8 @@ cudaError_t LaunchEpilogueOf(const FuseblockCudaRows& x, const float* bias,
 }  // namespace
 
 cudaError_t LaunchLinearTiles(const FuseblockCudaRows& x, const void* weight, const float* bias,
-                              const FuseblockCudaRows& y, Epilogue epilogue, cudaStream_t stream) {
+                              const FuseblockCudaRows& y, LinearEpilogue epilogue,
+                              cudaStream_t stream) {
   const TilesParams p{x.rows,  y.cols, x.cols, x.stride, y.stride, CeilDiv(y.cols, int64_t{kTile}),
                       epilogue};
   return VisitCudaFloat(x.dtype, [&](auto in) {
@@ -149,7 +151,8 @@ cudaError_t LaunchLinearTiles(const FuseblockCudaRows& x, const void* weight, co
 }
 
 cudaError_t LaunchEpilogue(const FuseblockCudaRows& x, const float* bias,
-                           const FuseblockCudaRows& y, Epilogue epilogue, cudaStream_t stream) {
+                           const FuseblockCudaRows& y, LinearEpilogue epilogue,
+                           cudaStream_t stream) {
   const bool wide = x.cols % 4 == 0 && Aligned16(x) && Aligned16(y) &&
                     Aligned16(bias, 1, 0, static_cast<int>(sizeof(float)));
   return VisitCudaFloat(y.dtype, [&](auto out) {

@@ -1,10 +1,10 @@
 // The CUDA launcher of swiglu_clamped (swiglu_clamped.h).
 //
 // A unit is N outputs and the 2N neighbours that they come from, in whole accesses where both are
-// aligned; a thread has kUnits of them. Dense operands are one long row.
-#include "kernels/base/cuda_launch.cuh"
+// aligned. Dense operands are one long row.
 #include "kernels/base/cuda_types.cuh"
 #include "kernels/base/gelu.cuh"
+#include "kernels/base/tiles.cuh"
 #include "kernels/swiglu_clamped/constants.h"
 #include "kernels/swiglu_clamped/swiglu_clamped_cuda.h"
 
@@ -12,7 +12,6 @@ namespace fuseblock {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kUnits = 1;  // of a thread
 
 struct ClampedParams {
   int64_t rows, cols;  // of y
@@ -55,30 +54,17 @@ template <typename Out, typename In, int N, bool kVector>
 __global__ void __launch_bounds__(kBlock)
     SwiGluClampedKernel(ClampedParams p, const In* gate_up, Out* y) {
   AwaitPredecessors();
-  const unsigned row_tile = p.column_tiles == gridDim.x ? 0 : blockIdx.x / p.column_tiles;
-  const unsigned column_tile = blockIdx.x - row_tile * p.column_tiles;
-  const int64_t row = static_cast<int64_t>(row_tile) * blockDim.y + threadIdx.y;
-  if (row >= p.rows) return;
-  const int64_t first = static_cast<int64_t>(column_tile) * kUnits * blockDim.x + threadIdx.x;
-  gate_up += row * p.in_stride;
-  y += row * p.y_stride;
-  Unit<In, 2 * N> in[kUnits];
+  const auto [row, unit] = PositionInTiles(p.column_tiles);
+  const int64_t col = unit * N;
+  if (row >= p.rows || col >= p.cols) return;
+  Unit<In, 2 * N> in;
+  in.template Load<kVector>(gate_up + row * p.in_stride + 2 * col, 2 * (p.cols - col));
+  Unit<Out, N> out;
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const int64_t col = (first + u * static_cast<int64_t>(blockDim.x)) * N;
-    if (col < p.cols) in[u].template Load<kVector>(gate_up + 2 * col, 2 * (p.cols - col));
+  for (int i = 0; i < N; ++i) {
+    out.v[i] = FromFloat<Out>(Clamped<Out>(ToFloat(in.v[2 * i]), ToFloat(in.v[2 * i + 1])));
   }
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    const int64_t col = (first + u * static_cast<int64_t>(blockDim.x)) * N;
-    if (col >= p.cols) return;
-    Unit<Out, N> out;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      out.v[i] = FromFloat<Out>(Clamped<Out>(ToFloat(in[u].v[2 * i]), ToFloat(in[u].v[2 * i + 1])));
-    }
-    out.template Store<kVector>(y + col, p.cols - col);
-  }
+  out.template Store<kVector>(y + row * p.y_stride + col, p.cols - col);
 }
 
 template <typename Out, typename In>
@@ -90,22 +76,16 @@ cudaError_t LaunchTyped(const FuseblockCudaRows& gate_up, const FuseblockCudaRow
     p.cols *= p.rows;
     p.rows = 1;
   }
-  const int64_t units = CeilDiv(p.cols, N);
-  unsigned lanes = kBlock;
-  while (p.rows > 1 && lanes > 1 && lanes / 2 * kUnits >= units) lanes /= 2;
-  const int64_t column_tiles = CeilDiv(units, static_cast<int64_t>(lanes) * kUnits);
-  if (column_tiles > INT32_MAX) return cudaErrorInvalidValue;
-  p.column_tiles = static_cast<unsigned>(column_tiles);
-  const dim3 block(lanes, kBlock / lanes);
-  const int64_t blocks = column_tiles * CeilDiv(p.rows, block.y);
+  const Tiles tiles = MakeTiles(p.rows, CeilDiv(p.cols, N), kBlock);
+  p.column_tiles = tiles.column_tiles;
   const auto* from = static_cast<const In*>(gate_up.data);
   auto* to = static_cast<Out*>(y.data);
   if (Aligned16(gate_up) && Aligned16(y) && p.cols % N == 0) {
-    return LaunchOverlapped(SwiGluClampedKernel<Out, In, N, true>, blocks, block, stream, p, from,
-                            to);
+    return LaunchOverlapped(SwiGluClampedKernel<Out, In, N, true>, tiles.blocks, tiles.block,
+                            stream, p, from, to);
   }
-  return LaunchOverlapped(SwiGluClampedKernel<Out, In, N, false>, blocks, block, stream, p, from,
-                          to);
+  return LaunchOverlapped(SwiGluClampedKernel<Out, In, N, false>, tiles.blocks, tiles.block, stream,
+                          p, from, to);
 }
 
 }  // namespace
