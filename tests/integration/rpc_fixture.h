@@ -122,7 +122,12 @@ class RpcFixture : public ::testing::Test {
     health_ = &rpc_->health();
     registry_.OnChange([this](const std::string& name) { rpc_->health().BlockChanged(name); });
     client_ = std::make_unique<client::Client>(rpc_->address());
-    channel_ = grpc::CreateChannel(rpc_->address(), grpc::InsecureChannelCredentials());
+    // Without probing the window stays small: what a client does not read is not written out
+    // either.
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    channel_ =
+        grpc::CreateCustomChannel(rpc_->address(), grpc::InsecureChannelCredentials(), arguments);
     stub_ = v1::BlockService::NewStub(channel_);
   }
 
