@@ -12,6 +12,13 @@ __device__ inline float Exp2Approx(float x) {
   return y;
 }
 
+// 2^x within 2 ulp of FP32, subnormal numbers too.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // 1 / x within 1 ulp of FP32; 0 where that is below the smallest normal.
 __device__ inline float ReciprocalApprox(float x) {
   float y;

@@ -19,6 +19,7 @@
 // Source: as PlainSource below. A Policy has
 //   kFill: what elements beyond the row's end are, 0 or -inf;
 //   kReductions: how many values it reduces over the row, in all;
+//   kUsesFirst (may be left out): that it asks for row.First(), the row's first value;
 //   Columns<N>: the operands of N columns; LoadColumns<kVector>(columns, col, left);
 //   Reduce(row) -> Stats, by row.Reduce<kValues>(op, f), where f(partial, h, left) takes a unit's
 //     values h into the kValues partial results and may change them;
@@ -140,10 +141,12 @@ struct RowReducer {
 template <int N, int kUnits, int kThreads>
 struct KeptRow {
   float h[kUnits][N];
+  float first;
   int lane, cols;
   WarpResults<kThreads / kWarp> warps;
 
   __device__ int Column(int u) const { return (u * kThreads + lane) * N; }
+  __device__ float First() const { return first; }
 
   template <int kValues, typename Op, typename F>
   __device__ Reduced<kValues> Reduce(Op op, F&& f) {
@@ -184,6 +187,7 @@ struct PlainSource {
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) h[i] = ToFloat(raw.v[i]);
   }
+  __device__ float First() const { return ToFloat(x[0]); }
   // What else the kernel writes beside the policy's output; this source nothing. A source that
   // writes must not meet a policy that changes h.
   template <bool kVector, typename Left>
@@ -224,6 +228,7 @@ __global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
   kept.cols = static_cast<int>(shape.cols);
   kept.warps.scratch = scratch;
   source.SetRow(row);
+  if constexpr (requires { Policy::kUsesFirst; }) kept.first = source.First();
 
   typename Source::Raw raw[kUnits];
   typename Policy::template Columns<N> columns[kHoist ? kUnits : 1];
@@ -266,7 +271,8 @@ struct LongRow {
   float fill;
   RowReducer<kLongRowBlock / kWarp> reduce;
 
-  __device__ int64_t first() const { return static_cast<int64_t>(threadIdx.x) * N; }
+  __device__ int64_t Begin() const { return static_cast<int64_t>(threadIdx.x) * N; }
+  __device__ float First() const { return source.First(); }
   __device__ void Load(int64_t col, float (&h)[N]) const {
     typename Source::Raw raw;
     source.template Load<kVector>(raw, col, shape.cols - col, fill);
@@ -278,7 +284,7 @@ struct LongRow {
 #pragma unroll
     for (float& value : total.values) value = Op::Identity();
 #pragma unroll 4
-    for (int64_t col = first(); col < shape.cols; col += kStep) {
+    for (int64_t col = Begin(); col < shape.cols; col += kStep) {
       float h[N];
       Load(col, h);
       f(total.values, h, shape.cols - col);
@@ -300,7 +306,7 @@ __global__ void __launch_bounds__(kLongRowBlock)
   LongRow<Source, kVector> long_row{source, shape, Policy::kFill, {{scratch}}};
   const auto stats = policy.Reduce(long_row);
 #pragma unroll 2
-  for (int64_t col = long_row.first(); col < shape.cols; col += LongRow<Source, kVector>::kStep) {
+  for (int64_t col = long_row.Begin(); col < shape.cols; col += LongRow<Source, kVector>::kStep) {
     const int64_t left = shape.cols - col;
     float h[Source::kUnit];
     typename Policy::template Columns<Source::kUnit> columns;

@@ -42,9 +42,9 @@ absl::StatusOr<CausalSoftmaxArgs> CheckCausalSoftmax(const ConstTensorView& x, f
     return absl::InvalidArgumentError(
         absl::StrCat("x: expected [.., Q, KV], rank >= 2, got ", Describe(x)));
   }
-  if (!(scale > 0) || !std::isfinite(scale)) {
+  if (!(scale > 0 && scale <= 0x1p126f)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("scale: expected a finite value > 0, got ", scale));
+        absl::StrCat("scale: expected a value > 0 and at most 2^126, got ", scale));
   }
   CausalSoftmaxArgs args;
   FUSEBLOCK_ASSIGN_OR_RETURN(args.x, AsRows("x", x));

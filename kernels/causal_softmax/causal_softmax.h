@@ -3,8 +3,8 @@
 // Q): the last query sees every key (bottom-right alignment).
 //
 // x, y: the same shape [.., Q, KV], rank >= 2, last axis contiguous, leading axes collapsible to
-// rows; a row's stride may exceed KV. y: FP32, FP16 or BF16; x: y's dtype or FP32. scale: s, finite
-// and > 0. FP32 inside, one rounding at the end. Masked scores reach no
+// rows; a row's stride may exceed KV. y: FP32, FP16 or BF16; x: y's dtype or FP32. scale: s, > 0
+// and at most 2^126. FP32 inside, one rounding at the end. Masked scores reach no
 // output, whatever they hold. A query that keeps nothing (Q > KV: the first Q - KV), or whose kept
 // scores are all -inf, gives zeros. A NaN or +inf among a query's kept scores makes its kept
 // outputs NaN, and no other query's.

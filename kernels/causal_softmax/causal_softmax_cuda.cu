@@ -7,9 +7,9 @@
 // flight. Rows are taken in an order that gives blocks that run at a time the same work.
 #include <limits>
 
-#include "kernels/base/approx.cuh"
 #include "kernels/base/causal.h"
 #include "kernels/base/rows.cuh"
+#include "kernels/base/softmax.cuh"
 #include "kernels/causal_softmax/causal_softmax_cuda.h"
 
 namespace fuseblock {
@@ -19,22 +19,7 @@ constexpr int kThreadElements = 16;  // of a row in one thread's registers
 
 struct CausalShape {
   int64_t rows, cols, queries;
-  float factor;  // as Power<Y> takes it
-};
-
-// e^(scale d) for d <= 0, as accurate as a tensor of Y deserves. For 16 bits by the hardware's
-// power of two and kept times 2^24, so that what a subnormal of BF16 is made of is a normal number.
-template <typename Y>
-struct Power {
-  static constexpr float kFactor = 1.44269504088896341f;  // times the scale
-  static __device__ float Of(float d, float factor) {
-    return Exp2Approx(__fmaf_rn(d, factor, 24.0f));
-  }
-};
-template <>
-struct Power<float> {
-  static constexpr float kFactor = 1.0f;
-  static __device__ float Of(float d, float factor) { return expf(d * factor); }
+  PowerScale scale;
 };
 
 // The row that comes in turn `index`, and how many keys it keeps.
@@ -148,16 +133,24 @@ __global__ void __launch_bounds__(kCausalBlock<kThreads>,
   }
   RowReducer<kWarps> reduce{{scratch}};
   reduce(max, Max());
-  const float largest = Largest(max[0]);
+  const RowPowers<Y> power(shape.scale, Largest(max[0]));
   float sum[1] = {0.0f};
+  const auto raise = [&](auto&& to_power) {
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    if (column(u) >= kept) continue;
+    for (int u = 0; u < kUnits; ++u) {
+      if (column(u) >= kept) continue;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      h[u][i] = Power<Y>::Of(h[u][i] - largest, shape.factor);
-      sum[0] += h[u][i];
+      for (int i = 0; i < N; ++i) {
+        h[u][i] = to_power(h[u][i]);
+        sum[0] += h[u][i];
+      }
     }
+  };
+  // One instruction less for each element of a usual row.
+  if (power.near()) {
+    raise([&](float value) { return power.Near(value); });
+  } else {
+    raise([&](float value) { return power(value); });
   }
   reduce(sum, Sum());
   const float inverse = Inverse(sum[0]);
@@ -198,14 +191,14 @@ __global__ void __launch_bounds__(kLongRowBlock)
   }
   RowReducer<kWarps> reduce{{scratch}};
   reduce(max, Max());
-  const float largest = Largest(max[0]);
+  const RowPowers<Y> power(shape.scale, Largest(max[0]));
   float sum[1] = {0.0f};
 #pragma unroll 4
   for (int64_t col = first; col < row.kept; col += kStep) {
     float h[N];
     load(col, h);
 #pragma unroll
-    for (const float value : h) sum[0] += Power<Y>::Of(value - largest, shape.factor);
+    for (const float value : h) sum[0] += power(value);
   }
   reduce(sum, Sum());
   const float inverse = Inverse(sum[0]);
@@ -217,7 +210,7 @@ __global__ void __launch_bounds__(kLongRowBlock)
     float h[N];
     load(col, h);
 #pragma unroll
-    for (float& value : h) value = Power<Y>::Of(value - largest, shape.factor);
+    for (float& value : h) value = power(value);
     StoreKept<kVector>(h, inverse, row.kept - col, y + col, shape.cols - col);
   }
 }
@@ -257,7 +250,7 @@ int LaunchCausalSoftmax(const FuseblockCudaRows* x, int64_t queries, float scale
     using Y = decltype(out);
     return VisitSameOrFloat(out, y->dtype, x->dtype, [&](auto in) {
       using X = decltype(in);
-      const CausalShape shape{x->rows, x->cols, queries, scale * Power<Y>::kFactor};
+      const CausalShape shape{x->rows, x->cols, queries, PowerScale(scale)};
       const auto cuda_stream = static_cast<cudaStream_t>(stream);
       const bool vector =
           Aligned16(*x) && Aligned16(*y) && x->cols % (16 / static_cast<int>(sizeof(X))) == 0;

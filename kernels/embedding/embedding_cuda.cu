@@ -1,8 +1,12 @@
-// The CUDA launcher of embedding (embedding.h): a gather of rows. A row goes by 16-byte pieces
-// where table and y allow it, else by elements; with scale 1 the bits are copied untouched. A
-// thread has one unit: two latencies, the id's and the row's, follow each other, and only many
-// threads at once hide both.
+// The CUDA launcher of embedding (embedding.h): a gather of rows. With scale 1 the bits are copied
+// untouched.
+//
+// Two latencies, the id's and the row's, follow each other, and only much in flight hides both.
+// Many long rows go through shared memory by bulk copies, 4 KiB a block of one warp (Hopper on).
+// Else a thread has one unit: 16 bytes where table and y allow it, or an element.
+#include "kernels/base/bulk_copy.cuh"
 #include "kernels/base/cuda_types.cuh"
+#include "kernels/base/reduce.cuh"
 #include "kernels/base/tiles.cuh"
 #include "kernels/embedding/embedding_cuda.h"
 
@@ -41,6 +45,36 @@ __global__ void __launch_bounds__(kBlock) EmbeddingKernel(EmbeddingParams p, con
   values.StoreAligned(y + row * p.y_stride + col);
 }
 
+constexpr int kChunk = 4096;  // bytes of a row that a block copies
+constexpr int64_t kChunksMin = 4096;
+
+// One warp for each chunk of each row; rows lie on 16-byte boundaries and are whole multiples.
+template <typename T, typename Id>
+__global__ void __launch_bounds__(kWarp)
+    EmbeddingChunksKernel(EmbeddingParams p, const T* table, T* y) {
+#if __CUDA_ARCH__ >= 900
+  AwaitPredecessors();
+  __shared__ alignas(128) std::byte chunk[kChunk];
+  __shared__ BulkBarrier loaded;
+  constexpr int kElements = kChunk / sizeof(T);
+  const int64_t row = blockIdx.x / p.column_tiles;
+  const int64_t col = static_cast<int64_t>(blockIdx.x % p.column_tiles) * kElements;
+  const int count = static_cast<int>(p.cols - col < kElements ? p.cols - col : kElements);
+  T* to = y + row * p.y_stride + col;
+  const int64_t id = static_cast<const Id*>(p.ids)[row];
+  if (p.pads && id == p.padding_id) {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kWarp) to[i] = FromFloat<T>(0.0f);
+    return;
+  }
+  if (threadIdx.x != 0) return;
+  const uint32_t bytes = static_cast<uint32_t>(count) * sizeof(T);
+  loaded.Init();
+  loaded.Load(chunk, table + id * p.table_stride + col, bytes);
+  loaded.Wait();
+  BulkStore(to, chunk, bytes);
+#endif
+}
+
 template <typename T, typename Id, int N>
 cudaError_t LaunchWidth(EmbeddingParams p, const FuseblockCudaRows& table,
                         const FuseblockCudaRows& y, cudaStream_t stream) {
@@ -61,6 +95,14 @@ cudaError_t LaunchTyped(const EmbeddingParams& p, const FuseblockCudaRows& table
                         const FuseblockCudaRows& y, cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
   if (Aligned16(table) && Aligned16(y) && p.cols % kWide == 0) {
+    const int64_t chunks = CeilDiv(p.cols * static_cast<int64_t>(sizeof(T)), int64_t{kChunk});
+    if (p.scale == 1.0f && p.count * chunks >= kChunksMin && CanOverlapLaunches()) {
+      EmbeddingParams by_chunks = p;
+      by_chunks.column_tiles = static_cast<unsigned>(chunks);
+      return LaunchOverlapped(EmbeddingChunksKernel<T, Id>, p.count * chunks, dim3(kWarp), stream,
+                              by_chunks, static_cast<const T*>(table.data),
+                              static_cast<T*>(y.data));
+    }
     return LaunchWidth<T, Id, kWide>(p, table, y, stream);
   }
   return LaunchWidth<T, Id, 1>(p, table, y, stream);

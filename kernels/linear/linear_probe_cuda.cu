@@ -1,4 +1,5 @@
 // Asks cuBLASLt for algorithms and proves them on probe rows; see the header.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,9 @@ constexpr int64_t kProbeRows = 2048;
 constexpr int64_t kProbeSizes[] = {1,  2,   3,   5,   8,   16,  17,  32,   33,
                                    64, 100, 128, 129, 256, 512, 513, 1024, 2048};
 constexpr int kCandidates = 8;
+// FP32 sums of that many products each, added in order. Products of 16-bit tensors keep one chain:
+// their own rounding is far above what it loses.
+constexpr int64_t kFloatSegment = 256;
 
 cudaError_t FromCublas(cublasStatus_t status) {
   switch (status) {
@@ -46,10 +50,10 @@ cudaDataType_t CublasType(int dtype) {
   }
 }
 
-// The three matrices of a product with that many rows.
+// The three matrices of a product with that many rows, over `k` of the inner axis.
 class Layouts {
  public:
-  Layouts(const PinnedProducts& products, const PinnedProduct& product, int64_t rows,
+  Layouts(const PinnedProducts& products, const PinnedProduct& product, int64_t k, int64_t rows,
           int64_t x_stride, int64_t y_stride)
       : lt_(*products.lt) {
     const auto make = [&](cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t length,
@@ -58,8 +62,8 @@ class Layouts {
       status_ = lt_.MatrixLayoutCreate(layout, type, static_cast<uint64_t>(length),
                                        static_cast<uint64_t>(count), stride);
     };
-    make(&weight, product.type, products.k, products.n, products.k);
-    make(&x, product.type, products.k, rows, x_stride);
+    make(&weight, product.type, k, products.n, products.k);
+    make(&x, product.type, k, rows, x_stride);
     make(&y, product.out_type, products.n, rows, y_stride);
   }
   Layouts(const Layouts&) = delete;
@@ -78,17 +82,32 @@ class Layouts {
   cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;
 };
 
+// How much of the inner axis is one chain of additions.
+int64_t SegmentOf(const PinnedProducts& products, const PinnedProduct& product) {
+  return product.type == CUDA_R_32F ? std::min(products.k, kFloatSegment) : products.k;
+}
+
 cublasStatus_t MultiplyBy(const PinnedProducts& products, const PinnedProduct& product,
                           const cublasLtMatmulAlgo_t& algorithm, const void* weight, const void* x,
                           int64_t x_stride, int64_t rows, void* y, int64_t y_stride,
                           cudaStream_t stream) {
-  const Layouts layouts(products, product, rows, x_stride, y_stride);
-  if (layouts.status() != CUBLAS_STATUS_SUCCESS) return layouts.status();
+  const int64_t segment = SegmentOf(products, product);
+  const int64_t size = product.type == CUDA_R_32F ? 4 : 2;
+  const Layouts whole(products, product, segment, rows, x_stride, y_stride);
+  const Layouts rest(products, product, products.k % segment, rows, x_stride, y_stride);
+  if (whole.status() != CUBLAS_STATUS_SUCCESS) return whole.status();
   const float one = 1.0f;
-  const float zero = 0.0f;
-  return products.lt->Matmul(products.handle, products.desc, &one, weight, layouts.weight, x,
-                             layouts.x, &zero, y, layouts.y, y, layouts.y, &algorithm, nullptr, 0,
-                             stream);
+  for (int64_t k = 0; k < products.k; k += segment) {
+    const Layouts& part = products.k - k < segment ? rest : whole;
+    if (part.status() != CUBLAS_STATUS_SUCCESS) return part.status();
+    const float onto = k == 0 ? 0.0f : 1.0f;  // what is in y already counts
+    const cublasStatus_t status = products.lt->Matmul(
+        products.handle, products.desc, &one, static_cast<const std::byte*>(weight) + k * size,
+        part.weight, static_cast<const std::byte*>(x) + k * size, part.x, &onto, y, part.y, y,
+        part.y, &algorithm, nullptr, 0, stream);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+  }
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 struct CandidateList {
@@ -103,7 +122,8 @@ CandidateList Candidates(const PinnedProducts& products, const PinnedProduct& pr
                          int64_t rows) {
   const CublasLt& lt = *products.lt;
   CandidateList found;
-  const Layouts layouts(products, product, rows, products.k, products.n);
+  const Layouts layouts(products, product, SegmentOf(products, product), rows, products.k,
+                        products.n);
   cublasLtMatmulPreference_t preference = nullptr;
   if (layouts.status() != CUBLAS_STATUS_SUCCESS ||
       lt.MatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) {

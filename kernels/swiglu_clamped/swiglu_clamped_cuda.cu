@@ -31,13 +31,13 @@ __device__ float GatedFloat(float x) {
   return WithoutTail(x, t * e.fraction * ReciprocalApprox(divisor), e.exponent);
 }
 
-// For 16-bit outputs: e^-v is kept times 2^16, so that it is a normal number as long as the result
+// For 16-bit outputs: e^-v is kept times 2^24, so that it is a normal number as long as the result
 // may be a subnormal of BF16; v in units of ln 2 is off by 142 * 2^-24 at most.
 __device__ float GatedHalf(float x) {
   constexpr float kAlphaLog2E = static_cast<float>(kSwiGluAlpha * 1.4426950408889634);
   const float t = fminf(fabsf(x), 64.0f);
-  const float e = Exp2Approx(__fmaf_rn(t, -kAlphaLog2E, 16.0f));
-  return __fmaf_rn(-(t * e), ReciprocalApprox(e + 65536.0f), fmaxf(x, 0.0f));
+  const float e = Exp2Approx(__fmaf_rn(t, -kAlphaLog2E, 24.0f));
+  return __fmaf_rn(-(t * e), ReciprocalApprox(e + 0x1p24f), fmaxf(x, 0.0f));
 }
 
 template <typename Out>

@@ -268,5 +268,30 @@ TEST_P(GpuKernels, Embedding) {
   });
 }
 
+// So many rows that they go by chunks of 4 KiB, the last of 16 bytes, where their addresses allow.
+TEST_P(GpuKernels, EmbeddingOfManyRows) {
+  constexpr int64_t kTokens = 2100, kTableRows = 11, kPadding = 6;
+  const int64_t columns = 4096 / SizeOf(GetParam()) + 16 / SizeOf(GetParam());
+  Tensor ids(DType::kI64, 1, kTokens);
+  for (int64_t i = 0; i < kTokens; ++i) {
+    ids.Set(0, i, static_cast<double>((i * 7 + 10) % kTableRows));
+  }
+  DeviceRows device_ids(ids.Copy());
+  const Tensor values = Normals(GetParam(), kTableRows, columns, 1, 1);
+  for (const Layout layout : {Layout{0, 0}, Layout{0, 8}, Layout{1, 0}}) {
+    DeviceRows table(values.Copy(layout));
+    DeviceRows y(GetParam(), kTokens, columns, layout);
+    Finish(Embedding(stream_.context(), device_ids.vector(), table.view(), 1, y.view(), kPadding));
+    const Tensor& got = y.Read();
+    for (int64_t i = 0; i < kTokens; ++i) {
+      const int64_t id = static_cast<int64_t>(ids.At(0, i));
+      for (const int64_t column : {int64_t{0}, columns / 2, columns - 9, columns - 1}) {
+        ASSERT_EQ(got.Bits(i, column), id == kPadding ? 0 : values.Bits(id, column))
+            << "row " << i << ", column " << column << ", offset " << layout.offset;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fuseblock::testing

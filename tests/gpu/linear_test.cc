@@ -48,9 +48,16 @@ double HalfSpacing(DType dtype, double magnitude) {
          Traits(dtype).epsilon / 2;
 }
 
-// In FP32: K roundings of a chain and one for the bias. On tensor cores a step adds 16 products to
-// the sum and cuts 17 addends at 2^-25 of the largest: K * 17 / 32 units of 2^-24 at most.
-double AccumulationUnits(int64_t k) { return static_cast<double>(k) + 2; }
+// FP32 sums are made of chains of at most that many products.
+constexpr int64_t kFloatSegment = 256;
+
+// In FP32: the roundings of a segment's chain, one for each segment and one for the bias. On tensor
+// cores a step adds 16 products to the sum and cuts 17 addends at 2^-25 of the largest: K * 17 / 32
+// units of 2^-24 at most.
+double AccumulationUnits(DType dtype, int64_t k) {
+  if (dtype != DType::kF32) return static_cast<double>(k) + 2;
+  return static_cast<double>(std::min(k, kFloatSegment) + k / kFloatSegment) + 2;
+}
 
 // Checks every `step`-th output against FP64, and the error over all of them as a norm: 2^-17 is
 // far above what FP32 accumulation leaves and far below TF32's 2^-11.
@@ -67,7 +74,7 @@ void ExpectProduct(const Tensor& x, const Tensor& w, const Tensor* bias, const T
         value += product;
         norm += std::fabs(product);
       }
-      const double accumulated = AccumulationUnits(x.columns()) * 0x1p-24 * norm;
+      const double accumulated = AccumulationUnits(x.dtype(), x.columns()) * 0x1p-24 * norm;
       const double bound = accumulated + HalfSpacing(y.dtype(), std::fabs(value) + accumulated);
       const double error = std::fabs(y.At(m, n) - value);
       ASSERT_LE(error, bound) << "y[" << m << ", " << n << "] of N " << y.columns() << ", K "
@@ -134,6 +141,23 @@ TEST_P(GpuLinear, LongSums) {
     DeviceRows y(y_dtype, 16, 2560);
     Multiply(stream, device_x.view(), weight, y.view());
     ExpectProduct(x, w, nullptr, y.Read(), 97);
+  }
+}
+
+// One chain would lose each 1 beside 2^24; a segment of ones is a number that counts.
+TEST_P(GpuLinear, FloatSumsAreOfSegments) {
+  if (dtype() != DType::kF32) return;
+  GpuStream stream;
+  for (const int64_t segments : {2, 3, 16}) {
+    const int64_t k = segments * kFloatSegment;
+    Tensor x(DType::kF32, 1, k), w(DType::kF32, 64, k);
+    for (int64_t i = 0; i < k; ++i) x.Set(0, i, i == 0 ? 0x1p24 : i < kFloatSegment ? 0.0 : 1.0);
+    for (int64_t n = 0; n < 64; ++n) {
+      for (int64_t i = 0; i < k; ++i) w.Set(n, i, 1.0);
+    }
+    DeviceRows y(DType::kF32, 1, 64);
+    Multiply(stream, DeviceRows(x.Copy()).view(), Prepared(w), y.view());
+    EXPECT_EQ(y.Read().At(0, 63), 0x1p24 + static_cast<double>(k - kFloatSegment));
   }
 }
 

@@ -165,8 +165,9 @@ TEST_F(Refusals, CausalSoftmax) {
   const TensorView x = At(0, kF32, {2, 8}), y = At(64, kF32, {2, 8});
   Expect(CausalSoftmax(context_, At(0, kF32, {8}), 1, At(64, kF32, {8})),
          "x: expected [.., Q, KV], rank >= 2, got [8] FP32");
-  for (const float scale : {0.0f, -1.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
-    Expect(CausalSoftmax(context_, x, scale, y), "scale: expected a finite value > 0");
+  for (const float scale :
+       {0.0f, -1.0f, 0x1.8p126f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    Expect(CausalSoftmax(context_, x, scale, y), "scale: expected a value > 0 and at most 2^126");
   }
   Expect(CausalSoftmax(context_, x, 1, At(64, kF32, {8, 2})),
          "y: expected the shape of x [2, 8], got [8, 2]");

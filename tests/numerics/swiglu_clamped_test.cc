@@ -92,6 +92,25 @@ TEST(SwiGluClamped, SmallResultsAreKept) {
   });
 }
 
+// Down to half of BF16's smallest number, also where up + 1 brings it back into range.
+TEST(SwiGluClamped, SubnormalResultsOfBf16AreRounded) {
+  std::vector<double> gate_up;
+  for (double gate = -46; gate >= -60; gate -= 0.25) {
+    for (const double up : {-7.0, -0.75, 0.0, 7.0}) gate_up.insert(gate_up.end(), {gate, up});
+  }
+  OnEveryVariant(DType::kBF16, gate_up, [&](const Variant& variant, const Tensor& y) {
+    for (size_t i = 0; i < gate_up.size(); i += 2) {
+      const double gate = gate_up[i];
+      const double want = (gate_up[i + 1] + 1) * gate / (1 + std::exp(-1.702 * gate));
+      const double spacing =
+          std::max(0x1p-133, std::exp2(std::floor(std::log2(std::abs(want))) - 7));
+      EXPECT_NEAR(y.At(0, static_cast<int64_t>(i / 2)), want,
+                  spacing / 2 + 120 * kUnitRoundoffFp32 * std::abs(want))
+          << variant.label << " at " << gate << ", " << gate_up[i + 1];
+    }
+  });
+}
+
 TEST(SwiGluClamped, RefusesWhatDoesNotFit) {
   float memory[64] = {};
   const auto expect = [&](const ConstTensorView& gate_up, const TensorView& y,

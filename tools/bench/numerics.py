@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The largest error of each row kernel and dtype against FP64, beside PyTorch's on the same inputs.
 
-In ULP of the output, over row lengths and kinds of values, on the CPU or on a GPU. Beside it the
-bound that the numerical ladder derives and tests (tests/numerics), where that is a number of ULP.
+In ULP of the output, or where the output is a sum of terms that may cancel in parts of the sum of
+their sizes, over row lengths and kinds of values, on the CPU or on a GPU. Beside it the bound that
+the numerical ladder derives and tests (tests/numerics), where that is a number of ULP.
 Writes evidence/records/numerics.json, or gpu_numerics.json.
 """
 
@@ -101,7 +102,7 @@ def measure(library: RowsLibrary, name: str, dtype: str, device: str, bound: flo
     return {
         "case": {"kernel": name, "dtype": dtype, "backend": torch.device(device).type},
         "value": float(f"{mine.error:.4g}"),
-        "unit": "ULP" if kernel.scale is None else "eps * sum|w||x|",
+        "unit": "ULP" if kernel.scale is None else "eps * sum of |terms|",
         "samples": cells,
         "bound": float(f"{bound:.4g}") if math.isfinite(bound) else None,
         "peers": {"torch_eager": float(f"{peer.error:.4g}")},

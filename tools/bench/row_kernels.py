@@ -128,6 +128,19 @@ def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tor
     return functional.layer_norm(x, x.shape[-1:], weight, bias, EPS)
 
 
+def layer_norm_terms(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The sum of the sizes of x w / s, -mean w / s and bias, which cancel where they please."""
+    mean = x.mean(-1, keepdim=True)
+    scale = torch.rsqrt(x.var(-1, correction=0, keepdim=True) + EPS)
+    return (x.abs() + mean.abs()) * scale * weight.abs() + bias.abs()
+
+
+def rope_terms(where: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    a, b = q.abs().chunk(2, dim=-1)
+    cos, sin = (table.abs() for table in angles(where, q.shape[-1]))
+    return q.abs() * cos + torch.cat((b, a), -1) * sin
+
+
 def mask(draw: Draw) -> torch.Tensor:
     """Added to scores: about a tenth of the columns are taken out."""
     taken_out = torch.rand(*draw.shape, device=draw.device) < 0.1
@@ -180,7 +193,9 @@ KERNELS: dict[str, RowKernel] = {
     "add_rms_norm": RowKernel(
         lambda d: (d.normal(), d.normal(), d.weight()), add_rms_norm, outputs=2
     ),
-    "layer_norm": RowKernel(lambda d: (d.normal(), d.weight(), d.weight("bias")), layer_norm),
+    "layer_norm": RowKernel(
+        lambda d: (d.normal(), d.weight(), d.weight("bias")), layer_norm, scale=layer_norm_terms
+    ),
     "softmax": RowKernel(lambda d: (d.normal(),), lambda x: functional.softmax(x, -1)),
     "softmax_masked": RowKernel(
         lambda d: (d.normal(), mask(d)), lambda x, mask: functional.softmax(x + mask, -1)
@@ -189,6 +204,7 @@ KERNELS: dict[str, RowKernel] = {
         lambda d: (positions(d), d.normal()),
         turn,
         exact=rope_exactly,
+        scale=rope_terms,
         peer_inputs=rope_peer_inputs,
         large=(8192, 32, 128),
         small=((256, 32, 128),),

@@ -18,10 +18,11 @@ double LayerNormRoundings(int64_t columns) { return SumChain(columns) / 2 + 12; 
 
 // What is true of a row, in FP64, and the errors that follow, as multiples of u = 2^-24.
 //
-// The first mean m differs from the mean by at most off = (chain + 2) u mean|x|. The sum of the
-// x - m, whose rounding is (chain + 3) u mean|x - m|, puts it right, up to its last rounding:
-// mean_error. The variance is a sum of squares about m, less off^2: each part's rounding, relative
-// to variance + eps, halved by the root, and one each for eps, root, reciprocal.
+// What the sums are about differs from the mean by at most off = (chain + 2) u mean|x|, the error
+// of a first mean, or for 16-bit x by two deviations more. The sum of the differences, whose
+// rounding is (chain + 3) u times their mean, puts it right, up to its last rounding: mean_error.
+// The variance is a sum of squares about m, less off^2: each part's rounding, relative to variance
+// + eps, halved by the root, and one each for eps, root, reciprocal.
 struct RowErrors {
   double mean = 0, root = 0;  // exact
   double mean_error = 0;      // absolute
@@ -41,7 +42,8 @@ struct RowErrors {
       squares += d * d / count;
     }
     root = std::sqrt(squares + static_cast<double>(kEps));
-    const double off = (chain + 2) * kUnitRoundoffFp32 * magnitude;
+    const double off = (chain + 2) * kUnitRoundoffFp32 * magnitude +
+                       (x.dtype() == DType::kF32 ? 0 : 2 * std::sqrt(squares));
     const double rest_error = (chain + 3) * (deviation + off);
     mean_error = std::abs(mean) + rest_error;
     const double variance_error = (chain + 4) * (squares + off * off) + 2 * off * rest_error;
