@@ -1,4 +1,5 @@
-// The hardware's approximations, for results that are worth no more.
+// The hardware's own functions: approximations, for results that are worth no more, and extrema
+// that keep a NaN.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,6 +24,18 @@ __device__ inline float Exp2(float x) {
 __device__ inline float ReciprocalApprox(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The smaller and the larger of two; NaN where one is.
+__device__ inline float MinOrNan(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+__device__ inline float MaxOrNan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
 

@@ -361,8 +361,10 @@ cudaError_t LaunchByShape(const RowsShape& shape, const Source& source, const Po
     return launch(RowsPlan<256, 8, true, 1024>(), RowsPlan<64, 32, kHoist, kResident>());
   }
   if (cols <= 4096) {
-    using Few = std::conditional_t<(kBytes > 4), RowsPlan<256, 16, true, 1024>,
-                                   RowsPlan<512, 8, true, 1024>>;
+    // Of several FP32 tensors one unit a thread.
+    using Wide =
+        std::conditional_t<N == 4, RowsPlan<1024, 4, true, 2048>, RowsPlan<256, 16, true, 1024>>;
+    using Few = std::conditional_t<(kBytes > 4), Wide, RowsPlan<512, 8, true, 1024>>;
     return launch(Few(), RowsPlan<128, 32, kHoist, kResident>());
   }
   if (cols <= 8192) {

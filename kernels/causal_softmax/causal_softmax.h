@@ -12,8 +12,8 @@
 // The order of a row's summation is a function of the number of keys it keeps on the CPU, and of KV
 // on CUDA (only columns that it keeps count). So query i of [Q, KV] has the bits of the one query
 // of [1, k], k = i + 1 + KV - Q, on its first k scores: on the CPU always, and those of softmax.h
-// when s = 1; on CUDA when KV and k are both in the same of (0, 512], (512, 2048], (2048, 4096],
-// (4096, 8192], (8192, 16384] and beyond. In place: y may be x when the dtypes agree; a partial
+// when s = 1; on CUDA when KV and k are both in the same of (0, 512], (512, 1024], (1024, 2048],
+// (2048, 4096], (4096, 8192], (8192, 16384] and beyond. In place: y may be x when the dtypes agree; a partial
 // overlap is an error. Zero rows or keys: OK. Errors: INVALID_ARGUMENT naming the operand, expected
 // and given.
 //

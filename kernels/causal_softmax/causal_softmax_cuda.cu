@@ -1,7 +1,7 @@
 // The CUDA launcher of causal_softmax (causal_softmax.h).
 //
-// A row's kept scores are read once: up to 16,384 keys they stay in registers, 16 a thread (32
-// beyond 8,192), by 1, 4, 8 or 16 warps a row; above that a block of 1,024 threads goes over them
+// A row's kept scores are read once: up to 16,384 keys they stay in registers, 8 to 32 a thread, by
+// 1 to 16 warps a row; above that a block of 1,024 threads goes over them
 // again, from the cache, for the sum and for the output. Units of columns that are masked as a
 // whole are neither loaded nor computed: their zeros are stored while the others' loads are in
 // flight. Rows are taken in an order that gives blocks that run at a time the same work.
@@ -90,7 +90,7 @@ constexpr int kCausalBlock = kThreads == kWarp ? kWarpRowBlock : kThreads;
 // kThreads of a block per row, the row in registers.
 template <typename X, typename Y, int kThreads, int kElements, bool kVector>
 __global__ void __launch_bounds__(kCausalBlock<kThreads>,
-                                  (kElements > kThreadElements ? 512 : 1024) /
+                                  (kElements * sizeof(X) > 64 ? 512 : 1024) /
                                       kCausalBlock<kThreads>)
     CausalRowsKernel(CausalShape shape, const X* x, int64_t x_stride, Y* y, int64_t y_stride) {
   AwaitPredecessors();
@@ -232,7 +232,8 @@ cudaError_t LaunchByKeys(const CausalShape& shape, const FuseblockCudaRows& x,
   constexpr int k = kThreadElements;
   const auto fits = [&](int64_t elements) { return shape.cols <= elements; };
   if (fits(32 * k)) return LaunchKept<32, k, kVector, X, Y>(shape, x, y, stream);
-  if (fits(128 * k)) return LaunchKept<128, k, kVector, X, Y>(shape, x, y, stream);
+  if (fits(64 * k)) return LaunchKept<128, k / 2, kVector, X, Y>(shape, x, y, stream);
+  if (fits(128 * k)) return LaunchKept<64, 2 * k, kVector, X, Y>(shape, x, y, stream);
   if (fits(256 * k)) return LaunchKept<256, k, kVector, X, Y>(shape, x, y, stream);
   if (fits(512 * k)) return LaunchKept<512, k, kVector, X, Y>(shape, x, y, stream);
   if (fits(1024 * k)) return LaunchKept<512, 2 * k, kVector, X, Y>(shape, x, y, stream);

@@ -2,6 +2,7 @@
 //
 // A unit is N outputs and the 2N neighbours that they come from, in whole accesses where both are
 // aligned. Dense operands are one long row.
+#include "kernels/base/approx.cuh"
 #include "kernels/base/cuda_types.cuh"
 #include "kernels/base/gelu.cuh"
 #include "kernels/base/tiles.cuh"
@@ -35,19 +36,20 @@ __device__ float GatedFloat(float x) {
 // may be a subnormal of BF16; v in units of ln 2 is off by 142 * 2^-24 at most.
 __device__ float GatedHalf(float x) {
   constexpr float kAlphaLog2E = static_cast<float>(kSwiGluAlpha * 1.4426950408889634);
-  const float t = fminf(fabsf(x), 64.0f);
+  const float t = MinOrNan(fabsf(x), 64.0f);
   const float e = Exp2Approx(__fmaf_rn(t, -kAlphaLog2E, 24.0f));
   return __fmaf_rn(-(t * e), ReciprocalApprox(e + 0x1p24f), fmaxf(x, 0.0f));
 }
 
 template <typename Out>
 __device__ float Clamped(float gate, float up) {
-  if (gate > kSwiGluLimit) gate = kSwiGluLimit;  // a NaN compares false and stays
-  if (up > kSwiGluLimit) up = kSwiGluLimit;
-  if (up < -kSwiGluLimit) up = -kSwiGluLimit;
-  float gated = std::is_same_v<Out, float> ? GatedFloat(gate) : GatedHalf(gate);
-  if (gate != gate) gated = gate;
-  return (up + 1.0f) * gated;
+  gate = MinOrNan(gate, kSwiGluLimit);
+  up = MaxOrNan(MinOrNan(up, kSwiGluLimit), -kSwiGluLimit);
+  if constexpr (std::is_same_v<Out, float>) {
+    return (up + 1.0f) * (gate != gate ? gate : GatedFloat(gate));
+  } else {
+    return (up + 1.0f) * GatedHalf(gate);
+  }
 }
 
 template <typename Out, typename In, int N, bool kVector>
@@ -59,11 +61,13 @@ __global__ void __launch_bounds__(kBlock)
   if (row >= p.rows || col >= p.cols) return;
   Unit<In, 2 * N> in;
   in.template Load<kVector>(gate_up + row * p.in_stride + 2 * col, 2 * (p.cols - col));
-  Unit<Out, N> out;
+  float values[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    out.v[i] = FromFloat<Out>(Clamped<Out>(ToFloat(in.v[2 * i]), ToFloat(in.v[2 * i + 1])));
+    values[i] = Clamped<Out>(ToFloat(in.v[2 * i]), ToFloat(in.v[2 * i + 1]));
   }
+  Unit<Out, N> out;
+  out.SetRounded(values);
   out.template Store<kVector>(y + row * p.y_stride + col, p.cols - col);
 }
 

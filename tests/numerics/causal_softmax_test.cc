@@ -199,7 +199,7 @@ TEST_P(CausalSoftmaxTest, MaskedScoresReachNothing) {
 // The class of a number of keys on CUDA (causal_softmax.h), within which bits are equal.
 int CudaClass(int64_t keys) {
   int found = 0;
-  for (const int64_t end : {512, 2048, 4096, 8192, 16384}) found += keys > end;
+  for (const int64_t end : {512, 1024, 2048, 4096, 8192, 16384}) found += keys > end;
   return found;
 }
 

@@ -63,7 +63,10 @@ def units_of(kernel: RowKernel, dtype: torch.dtype, inputs: tuple, expected: tup
     """What an error of each cell of each output counts in."""
     if kernel.scale is None:
         return tuple(spacing(dtype, e) for e in expected)
-    return (torch.finfo(dtype).eps * kernel.scale(*(x.double() for x in inputs)),)
+    info = torch.finfo(dtype)
+    return (
+        (info.eps * kernel.scale(*(x.double() for x in inputs))).clamp(min=info.tiny * info.eps),
+    )
 
 
 def ours(library: RowsLibrary, kernel: str, shape: tuple[int, ...], dtype: torch.dtype):

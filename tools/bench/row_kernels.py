@@ -129,10 +129,9 @@ def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tor
 
 
 def layer_norm_terms(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """The sum of the sizes of x w / s, -mean w / s and bias, which cancel where they please."""
-    mean = x.mean(-1, keepdim=True)
+    """The sum of the sizes of what is added: x, the parts of the mean, and bias."""
     scale = torch.rsqrt(x.var(-1, correction=0, keepdim=True) + EPS)
-    return (x.abs() + mean.abs()) * scale * weight.abs() + bias.abs()
+    return (x.abs() + x.abs().mean(-1, keepdim=True)) * scale * weight.abs() + bias.abs()
 
 
 def rope_terms(where: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
