@@ -128,10 +128,16 @@ def write(cases: list[dict[str, Any]], launches: list[Launch], out: Path) -> int
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("csv", help="ncu --page raw --csv")
+    parser.add_argument("csv", nargs="?", help="ncu --page raw --csv")
+    parser.add_argument("--metrics", action="store_true", help="print what --metrics of ncu needs")
     parser.add_argument("--cases", type=Path, help="profile_cases.json")
     parser.add_argument("--out", type=Path, default=Path("build/gpu"))
     arguments = parser.parse_args()
+    if arguments.metrics:
+        print(",".join(metric for _, _, metric, _ in COLUMNS))
+        return 0
+    if arguments.csv is None:
+        parser.error("expected the profiler's CSV file")
     launches = read(arguments.csv)
     show(launches)
     if arguments.cases is None:

@@ -166,9 +166,11 @@ within() {
   printf '%s' "${word#/}"
 }
 
-# The profiler sees each row kernel once, after a launch of PyTorch's that marks it.
+# The profiler sees each row kernel once, after a launch of PyTorch's that marks it. It collects what the
+# table shows and no more: each further pass saves and restores gigabytes.
 profile_rows() {
-  timeout "$(seconds_left)" ncu --clock-control none --set full --profile-from-start off \
+  timeout "$(seconds_left)" ncu --clock-control none --profile-from-start off \
+    --metrics "$(python3 tools/gpu/profile_table.py --metrics)" \
     --force-overwrite --export "$logs/profile" \
     python3 tools/gpu/bench_rows.py --library "$lib/libfuseblock_rows.so" --profile \
     --filter "$(within memory)" --out "$logs"
