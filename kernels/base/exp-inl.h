@@ -73,6 +73,17 @@ HWY_INLINE Exponential ExpOfSum(VF x, VF low) {
   return {ExpNearZero(hn::Add(reduced.r, low)), reduced.k, reduced.power_of_two};
 }
 
+// 2^f for |f| <= 0.5, for a result of 16 bits: minimax, with its roundings within 4 units of 2^-24.
+HWY_INLINE VF RoughExp2NearZero(VF f) {
+  const DF d;
+  VF p = hn::Set(d, 0x1.5c08e4p-10f);
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.3d0c52p-7f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b6e4p-5f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf918p-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e428p-1f));
+  return hn::MulAdd(p, f, hn::Set(d, 0x1.000002p+0f));
+}
+
 // What rounding took from the product a * b, exactly; NaN where that overflows.
 HWY_INLINE VF ProductError(VF a, VF b, VF product) {
 #if HWY_NATIVE_FMA

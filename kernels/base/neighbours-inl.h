@@ -59,8 +59,21 @@ HWY_INLINE void StoreNeighbours(const Neighbours& pair, float* to) {
   hn::StoreInterleaved2(pair.even, pair.odd, DF(), to);
 }
 
+HWY_INLINE Neighbours LoadNeighbours(const BFloat16* from) {
+  const auto both = hn::LoadU(DU32(), reinterpret_cast<const uint32_t*>(from));
+  return {FromBits(BFloat16(), both),
+          hn::BitCast(DF(), hn::And(both, hn::Set(DU32(), 0xFFFF0000)))};
+}
+
 template <class T>
 HWY_INLINE void StoreNeighbours(const Neighbours& pair, T* to) {
+  if constexpr (hwy::IsSame<T, BFloat16>()) {
+    if (HWY_LIKELY(NoNaN(pair.even, pair.odd))) {
+      const auto both = hn::Or(hn::ShiftRight<16>(RoundedToHighHalf(pair.even)),
+                               hn::And(RoundedToHighHalf(pair.odd), hn::Set(DU32(), 0xFFFF0000)));
+      return hn::StoreU(both, DU32(), reinterpret_cast<uint32_t*>(to));
+    }
+  }
   const auto both = hn::Or(ToLowBits<T>(pair.even), hn::ShiftLeft<16>(ToLowBits<T>(pair.odd)));
   hn::StoreU(both, DU32(), reinterpret_cast<uint32_t*>(to));
 }

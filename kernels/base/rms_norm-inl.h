@@ -1,5 +1,5 @@
 // RMSNorm of a row, for one Highway target at a time: shared by rms_norm and add_rms_norm.
-#include "kernels/base/simd-inl.h"
+#include "kernels/base/map-inl.h"
 
 #if defined(FUSEBLOCK_KERNELS_BASE_RMS_NORM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FUSEBLOCK_KERNELS_BASE_RMS_NORM_INL_H_

@@ -23,8 +23,25 @@ HWY_INLINE VF SiluNear(VF x) {
   return hn::Div(x, hn::MulAdd(e.fraction, e.power_of_two, hn::Set(d, 1.0f)));
 }
 
-// Whether that goes for every lane. Not so for NaN.
-HWY_INLINE bool AllNear(VF x) { return hn::AllTrue(DF(), hn::Gt(x, hn::Set(DF(), kNear))); }
+// The same for a result of 16 bits, with e^-x = 2^k 2^f. In units of 2^-24 of the result: 2^f 4,
+// what the rounding of log2 e took |x| / 4, the sum and the quotient 1 each. Without FMA f would
+// have the rounding of a product of up to 127.
+HWY_INLINE VF RoughSiluNear(VF x) {
+#if HWY_NATIVE_FMA
+  const DF d;
+  const VF log2_e = hn::Set(d, 0x1.715476p+0f);
+  const VF bounded = hn::Min(x, hn::Set(d, 87.0f));
+  const VF shift = hn::Set(d, 0x1.8p+23f + 127);  // as in ReduceExponent
+  const VF shifted = hn::NegMulAdd(bounded, log2_e, shift);
+  const VF f = hn::NegMulSub(bounded, log2_e, hn::Sub(shifted, shift));
+  const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(DU32(), shifted)));
+  return hn::Div(x, hn::MulAdd(RoughExp2NearZero(f), power, hn::Set(d, 1.0f)));
+#else
+  return SiluNear(x);
+#endif
+}
+
+HWY_INLINE hn::Mask<DF> IsNear(VF x) { return hn::Gt(x, hn::Set(DF(), kNear)); }
 
 // silu(x) = value * scale * scale for any x. The scale is 1 as long as silu is a normal number and
 // a power of two beyond, so that a factor may be applied between the two without losing bits or
@@ -55,17 +72,27 @@ HWY_INLINE ScaledSilu SiluScaled(VF x) {
   return {hn::Mul(hn::Div(numerator, divisor), PowerOfTwo(rest)), PowerOfTwo(hn::Neg(half))};
 }
 
-HWY_INLINE VF SiluOf(VF x) {
-  if (HWY_LIKELY(AllNear(x))) return SiluNear(x);
+// silu(x) * factor for an output of Out, rounded as if silu had FP32's precision at any magnitude.
+// Each lane is computed by its own value, so that its bits do not depend on its neighbours.
+template <class Out>
+HWY_INLINE VF SiluTimes(VF x, VF factor) {
+  const auto near = IsNear(x);
+  VF near_value;
+  if constexpr (hwy::IsSame<Out, float>()) {
+    near_value = SiluNear(x);
+  } else {
+    near_value = RoughSiluNear(x);
+  }
+  near_value = hn::Mul(near_value, factor);
+  if (HWY_LIKELY(hn::AllTrue(DF(), near))) return near_value;
   const ScaledSilu silu = SiluScaled(x);
-  return hn::Mul(hn::Mul(silu.value, silu.scale), silu.scale);
+  const VF far_value = hn::Mul(hn::Mul(hn::Mul(silu.value, factor), silu.scale), silu.scale);
+  return hn::IfThenElse(near, near_value, far_value);
 }
 
-// silu(x) * factor, rounded as if silu had FP32's precision at any magnitude.
-HWY_INLINE VF SiluTimes(VF x, VF factor) {
-  if (HWY_LIKELY(AllNear(x))) return hn::Mul(SiluNear(x), factor);
-  const ScaledSilu silu = SiluScaled(x);
-  return hn::Mul(hn::Mul(hn::Mul(silu.value, factor), silu.scale), silu.scale);
+template <class Out>
+HWY_INLINE VF SiluOf(VF x) {
+  return SiluTimes<Out>(x, hn::Set(DF(), 1.0f));
 }
 
 // As eager PyTorch evaluates it: the same, but -0 from where e^-x overflows in FP32 (also for
@@ -73,7 +100,7 @@ HWY_INLINE VF SiluTimes(VF x, VF factor) {
 HWY_INLINE VF SiluEagerOf(VF x) {
   const DF d;
   constexpr float kOverflow = -0x1.62e43p+6f;  // the first x whose e^-x is infinite in FP32
-  return hn::IfThenElse(hn::Le(x, hn::Set(d, kOverflow)), hn::Set(d, -0.0f), SiluOf(x));
+  return hn::IfThenElse(hn::Le(x, hn::Set(d, kOverflow)), hn::Set(d, -0.0f), SiluOf<float>(x));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -60,15 +60,22 @@ HWY_INLINE VF FromBits(Half, hn::Vec<DU32> bits) {
   return hn::BitCast(df, hn::Or(hn::BitCast(du, out), sign));
 }
 
+// The value rounded to nearest even in the high half of each lane, with anything below it. Not for
+// NaN, which might come out as infinity or zero.
+HWY_INLINE hn::Vec<DU32> RoundedToHighHalf(VF value) {
+  const DU32 du;
+  const auto bits = hn::BitCast(du, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  return hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
+}
+
 // The bit pattern of the value rounded to nearest even, in the low half of each lane.
 HWY_INLINE hn::Vec<DU32> ToBits(BFloat16, VF value) {
   const DU32 du;
-  const auto bits = hn::BitCast(du, value);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(high, hn::Set(du, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF))));
+  const auto high = hn::ShiftRight<16>(hn::BitCast(du, value));
   const auto quiet = hn::Or(high, hn::Set(du, 0x40));
-  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), quiet, rounded);
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), quiet,
+                        hn::ShiftRight<16>(RoundedToHighHalf(value)));
 }
 
 HWY_INLINE hn::Vec<DU32> ToBits(Half, VF value) {
@@ -119,6 +126,26 @@ HWY_INLINE void Store(VF value, T* to) {
   }
 #endif
   hn::StoreU(hn::TruncateTo(DU16(), ToBits(T(), value)), DU16(), reinterpret_cast<uint16_t*>(to));
+}
+
+// Whether neither holds a NaN. May be false without one: for infinities of both signs.
+HWY_INLINE bool NoNaN(VF a, VF b) { return hn::AllFalse(DF(), hn::IsNaN(hn::Add(a, b))); }
+
+// Two vectors that lie side by side.
+template <class T>
+HWY_INLINE void StorePair(VF first, VF second, T* to) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hwy::IsSame<T, BFloat16>()) {
+    if (HWY_LIKELY(NoNaN(first, second))) {
+      const hn::Repartition<uint16_t, DF> du16;
+      const auto low = hn::BitCast(du16, RoundedToHighHalf(first));
+      const auto high = hn::BitCast(du16, RoundedToHighHalf(second));
+      return hn::StoreU(hn::ConcatOdd(du16, high, low), du16, reinterpret_cast<uint16_t*>(to));
+    }
+  }
+#endif
+  Store(first, to);
+  Store(second, to + hn::Lanes(DF()));
 }
 
 // The value as it is after it was stored as T.
@@ -193,15 +220,6 @@ HWY_INLINE void Accumulate(int64_t columns, const Step& step, const TailStep& ta
     }
   }
   for (int k = 0; k < kCount; ++k) result[k] = hn::GetLane(hn::SumOfLanes(d, total.of[k]));
-}
-
-// out[i] = f(in[i]...) for count elements; out may be one of the inputs.
-template <class Out, class F, class... In>
-HWY_INLINE void Map(int64_t count, const F& f, Out* out, const In*... in) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) Store(f(Load(in + i)...), out + i);
-  if (i < count) StoreTail(f(LoadTail(in + i, count - i)...), out + i, count - i);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -5,6 +5,7 @@
 // kept times 2^64, so that none of them is subnormal, and neither is the sum's reciprocal: what is
 // below FP32's normal range is rounded once, in the last product.
 #include "kernels/base/exp-inl.h"
+#include "kernels/base/map-inl.h"
 
 #if defined(FUSEBLOCK_KERNELS_BASE_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FUSEBLOCK_KERNELS_BASE_SOFTMAX_INL_H_
@@ -45,9 +46,8 @@ HWY_INLINE VF ExpTimesTwoTo64(VF x, VF max) {
   return hn::Mul(ExpNearZero(r), hn::BitCast(d, power));
 }
 
-// The same for a result of 16 bits, from t = (x - max) log2 e = k + f: 2^f for |f| <= 0.5 is a
-// minimax polynomial, with its roundings within 4 units of 2^-24; the difference's and t's own are
-// |x - max| units each, the constant's half as many.
+// The same for a result of 16 bits, from t = (x - max) log2 e = k + f. In units of 2^-24: 2^f 4,
+// the roundings of the difference and of t |x - max| each, the constant's half as many.
 HWY_INLINE VF RoughExpTimesTwoTo64(VF x, VF max) {
   const DF d;
   const VF low = hn::Set(d, -187.0f);
@@ -58,13 +58,7 @@ HWY_INLINE VF RoughExpTimesTwoTo64(VF x, VF max) {
   const VF shifted = hn::Add(t, shift);
   const VF f = hn::Sub(t, hn::Sub(shifted, shift));
   const VF power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(DU32(), shifted)));
-  VF p = hn::Set(d, 0x1.5c08e4p-10f);
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.3d0c52p-7f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b6e4p-5f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf918p-3f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e428p-1f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.000002p+0f));
-  return hn::Mul(p, power);
+  return hn::Mul(RoughExp2NearZero(f), power);
 }
 
 // The largest of the row; anything when it holds a NaN, which the sum then is. at(i) is a full

@@ -1,5 +1,5 @@
 // y = f(x) over rows of any dtypes, for one Highway target at a time (unary.h).
-#include "kernels/base/simd-inl.h"
+#include "kernels/base/map-inl.h"
 #include "kernels/base/unary.h"
 
 #if defined(FUSEBLOCK_KERNELS_BASE_UNARY_INL_H_) == defined(HWY_TARGET_TOGGLE)

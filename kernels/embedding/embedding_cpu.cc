@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/embedding/embedding_cpu.cc"
 #include "hwy/foreach_target.h"
-#include "kernels/base/simd-inl.h"
+#include "kernels/base/map-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fuseblock {

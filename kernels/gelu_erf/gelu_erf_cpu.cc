@@ -14,7 +14,7 @@ namespace {
 
 template <class Out>
 struct GeluErfFunction {
-  HWY_INLINE VF operator()(VF x) const { return GeluErfOf(x); }
+  HWY_INLINE VF operator()(VF x) const { return GeluErfOf<Out>(x); }
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "hwy/foreach_target.h"
 //
 #include "kernels/base/gelu-inl.h"
+#include "kernels/base/map-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fuseblock {
@@ -160,8 +161,9 @@ void Stage(const PanelTask& task, int64_t k, int64_t length, int64_t padded, flo
 struct NoEpilogue {
   HWY_INLINE VF operator()(VF value) const { return value; }
 };
+template <class Y>
 struct GeluErfEpilogue {
-  HWY_INLINE VF operator()(VF value) const { return GeluErfOf(value); }
+  HWY_INLINE VF operator()(VF value) const { return GeluErfOf<Y>(value); }
 };
 struct GeluTanhEpilogue {
   HWY_INLINE VF operator()(VF value) const { return GeluTanhOf(value); }
@@ -189,7 +191,7 @@ template <class Y>
 void StoreRowsAs(const PanelTask& task, const float* total) {
   switch (task.epilogue) {
     case LinearEpilogue::kGeluErf:
-      return StoreRows<Y>(task, total, GeluErfEpilogue());
+      return StoreRows<Y>(task, total, GeluErfEpilogue<Y>());
     case LinearEpilogue::kGeluTanh:
       return StoreRows<Y>(task, total, GeluTanhEpilogue());
     default:

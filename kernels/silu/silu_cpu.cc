@@ -14,7 +14,7 @@ namespace {
 
 template <class Out>
 struct SiluFunction {
-  HWY_INLINE VF operator()(VF x) const { return SiluOf(x); }
+  HWY_INLINE VF operator()(VF x) const { return SiluOf<Out>(x); }
 };
 
 }  // namespace

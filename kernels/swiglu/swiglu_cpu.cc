@@ -5,6 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/swiglu/swiglu_cpu.cc"
 #include "hwy/foreach_target.h"
+#include "kernels/base/map-inl.h"
 #include "kernels/base/silu-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -12,8 +13,9 @@ namespace fuseblock {
 namespace HWY_NAMESPACE {
 namespace {
 
+template <class Out>
 struct FusedFunction {
-  HWY_INLINE VF operator()(VF gate, VF up) const { return SiluTimes(gate, up); }
+  HWY_INLINE VF operator()(VF gate, VF up) const { return SiluTimes<Out>(gate, up); }
 };
 
 template <class Out>
@@ -40,9 +42,9 @@ void SwiGluRows(const SwiGluArgs& args) {
     if (args.rounding == Rounding::kHf) {
       SwiGluTyped<Out, Out>(args, HfFunction<Out>());
     } else if (args.in_dtype == args.y_dtype) {
-      SwiGluTyped<Out, Out>(args, FusedFunction());
+      SwiGluTyped<Out, Out>(args, FusedFunction<Out>());
     } else {
-      SwiGluTyped<Out, float>(args, FusedFunction());
+      SwiGluTyped<Out, float>(args, FusedFunction<Out>());
     }
   });
 }

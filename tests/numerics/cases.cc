@@ -1,5 +1,7 @@
 #include "tests/numerics/cases.h"
 
+#include <cstdlib>
+
 #include "gtest/gtest.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
@@ -109,6 +111,13 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
   return *kernels;
 }
 
+const KernelUnderTest& Kernel(const std::string& name) {
+  for (const KernelUnderTest& kernel : KernelsUnderTest()) {
+    if (kernel.name == name) return kernel;
+  }
+  std::abort();
+}
+
 std::vector<Tensor> MakeInputs(const Case& c, int64_t rows, int64_t columns, Pattern pattern,
                                uint64_t seed) {
   std::vector<Tensor> inputs;
@@ -138,6 +147,15 @@ std::vector<Tensor> RunCase(const Case& c, const Variant& variant, std::vector<T
   for (Tensor& output : outputs) pointers.push_back(&output);
   RunInto(c, variant, inputs, pointers, parallel_for);
   return outputs;
+}
+
+std::vector<Tensor> RunNamedCase(const std::string& kernel, const std::string& name,
+                                 const Variant& variant, std::vector<Tensor>& inputs) {
+  for (const Case& c : Kernel(kernel).cases()) {
+    if (c.name == name) return RunCase(c, variant, inputs);
+  }
+  ADD_FAILURE() << "no case " << kernel << " " << name;
+  return {};
 }
 
 std::vector<Tensor> RunCaseInPlace(const Case& c, const Variant& variant,

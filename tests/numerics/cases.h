@@ -74,6 +74,7 @@ struct KernelUnderTest {
 };
 
 const std::vector<KernelUnderTest>& KernelsUnderTest();
+const KernelUnderTest& Kernel(const std::string& name);
 
 // The inputs of a case, drawn from the seed.
 std::vector<Tensor> MakeInputs(const Case& c, int64_t rows, int64_t columns, Pattern pattern,
@@ -84,7 +85,10 @@ std::vector<Tensor> MakeInputs(const Case& c, int64_t rows, int64_t columns, Pat
 // output.
 std::vector<Tensor> RunCase(const Case& c, const Variant& variant, std::vector<Tensor>& inputs,
                             Layout output_layout = {}, const ParallelFor& parallel_for = {});
-// The same with output i written over input in_place[i] (-1: into its own tensor).
+// The same for the case of that name; fails the test when there is none.
+std::vector<Tensor> RunNamedCase(const std::string& kernel, const std::string& name,
+                                 const Variant& variant, std::vector<Tensor>& inputs);
+// As RunCase, with output i written over input in_place[i] (-1: into its own tensor).
 std::vector<Tensor> RunCaseInPlace(const Case& c, const Variant& variant,
                                    std::vector<Tensor> inputs, const std::vector<int>& in_place);
 

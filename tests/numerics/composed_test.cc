@@ -7,23 +7,6 @@
 namespace fuseblock::testing {
 namespace {
 
-const KernelUnderTest& Kernel(const std::string& name) {
-  for (const KernelUnderTest& kernel : KernelsUnderTest()) {
-    if (kernel.name == name) return kernel;
-  }
-  std::abort();
-}
-
-// Runs the case of that name on the variant; fails the test when there is none.
-std::vector<Tensor> RunNamedCase(const std::string& kernel, const std::string& name,
-                                 const Variant& variant, std::vector<Tensor>& inputs) {
-  for (const Case& c : Kernel(kernel).cases()) {
-    if (c.name == name) return RunCase(c, variant, inputs);
-  }
-  ADD_FAILURE() << "no case " << kernel << " " << name;
-  return {};
-}
-
 Tensor Filled(DType dtype, int64_t rows, int64_t columns, uint64_t seed) {
   Tensor tensor(dtype, rows, columns);
   Fill(tensor, Pattern::kNormal, 1e4, seed);

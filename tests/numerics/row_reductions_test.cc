@@ -15,13 +15,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Sizes for each of the GPU's code paths and for the CPU's tails.
 constexpr int64_t kColumns[] = {7, 577, 1536, 2056, 4104, 8200, 16392};
 
-const KernelUnderTest& Kernel(const std::string& name) {
-  for (const KernelUnderTest& kernel : KernelsUnderTest()) {
-    if (kernel.name == name) return kernel;
-  }
-  std::abort();
-}
-
 // Runs body(case, variant) for that case on each implementation.
 template <typename F>
 void OnEach(const std::string& kernel, const std::string& name, F&& body) {
