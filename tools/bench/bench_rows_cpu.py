@@ -3,7 +3,8 @@
 
 Contenders take turns in shuffled rounds on one set of random operands, which the caches may hold,
 as they do between the layers of a model. The floor is a copy of as many bytes in the same turns.
-The process keeps to as many cores as it uses threads. Every case's result is held to FP64 before it
+The process keeps to as many cores as it uses threads, each thread to one of them, and a turn begins
+when the threads of the one before have come to rest. Every case's result is held to FP64 before it
 is timed. Writes evidence/records/cpu_memory_bound.json; cases of the same commit and machine that
 an earlier run left there stay.
 """
@@ -13,6 +14,7 @@ import os
 import random
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +47,7 @@ SEED = 20240612
 ROUNDS = 21
 TURN_SECONDS = 0.01
 THREADS = (1, 2)
+CORES = sorted(os.sched_getaffinity(0))
 
 
 class Case(NamedTuple):
@@ -71,11 +74,40 @@ def all_cases() -> list[Case]:
     ]
 
 
+def other_threads() -> list[Path]:
+    own = str(threading.get_native_id())
+    return [task for task in Path("/proc/self/task").iterdir() if task.name != own]
+
+
+def spread_threads() -> None:
+    """This thread to the first core; those that help it, whosever they are, to the others."""
+    cores = CORES[: torch.get_num_threads()]
+    if len(cores) > 1:
+        os.sched_setaffinity(0, cores[:1])
+        for task in other_threads():
+            os.sched_setaffinity(int(task.name), cores[1:])
+
+
+def runs(task: Path) -> bool:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+
+
+def await_rest() -> None:
+    """Until no other thread of this process runs: OpenMP's spin for some 15 ms after their work, on
+    a core that is the next contender's.
+    """
+    while any(map(runs, other_threads())):
+        time.sleep(0.001)
+
+
 def take_turns(calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """Samples of microseconds a call for each contender, in shuffled turns of equal length."""
 
     def turn(call: Callable[[], Any], count: int) -> float:
         done, elapsed, part = 0, 0.0, max(1, count // 32)
+        await_rest()
+        for _ in range(part):
+            call()  # wakes its threads
         begun = time.perf_counter()
         # Threads that wait for one another can take a thousand times longer on a busy machine.
         while done < count and elapsed < 3 * TURN_SECONDS:
@@ -89,6 +121,7 @@ def take_turns(calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     for name, call in calls.items():
         turn(call, 3)
         counts[name] = max(3, int(TURN_SECONDS * 1e6 / turn(call, 3)))
+    spread_threads()
     order = random.Random(SEED)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
@@ -143,7 +176,7 @@ def measure(library: RowsLibrary, case: Case) -> tuple[dict[str, Any], dict[str,
 
 
 def keep_to(threads: int) -> None:
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    os.sched_setaffinity(0, CORES[:threads])
     torch.set_num_threads(threads)
 
 
