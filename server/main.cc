@@ -35,6 +35,10 @@ namespace {
 
 enum ExitCode { kExitOk = 0, kExitFailed = 1, kExitUsage = 2 };
 
+// About twice what it takes to wake a lane's thread and to be woken by it. A gRPC thread that is
+// kept for as long delays what other connections brought by no more than that.
+constexpr absl::Duration kCallerRunsMax = absl::Microseconds(100);
+
 FallbackPolicy FallbackFrom(const Config& config) {
   return config.fallback_policy == "cpu" ? FallbackPolicy::kCpu : FallbackPolicy::kRefuse;
 }
@@ -49,6 +53,7 @@ EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> device
   options.queue_bytes_max = config.max_queue_bytes;
   options.request_tokens_max = config.max_request_tokens;
   options.fallback = FallbackFrom(config);
+  options.caller_runs_max = kCallerRunsMax;
   return options;
 }
 

@@ -36,4 +36,10 @@ absl::Duration CostModel::Predict(int64_t tokens) const {
   return fixed_ + per_token_ * tokens;
 }
 
+absl::Duration CostModel::PredictAtMost(int64_t tokens) const {
+  if (count_ == 0) return absl::InfiniteDuration();
+  if (one_size_ > 0) return fixed_ * std::max(1.0, static_cast<double>(tokens) / one_size_);
+  return fixed_ + per_token_ * tokens;
+}
+
 }  // namespace fuseblock

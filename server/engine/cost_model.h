@@ -20,6 +20,9 @@ class CostModel {
   absl::Duration Fixed() const { return fixed_; }
   absl::Duration PerToken() const { return per_token_; }
   absl::Duration Predict(int64_t tokens) const;
+  // For a caller that must not wait longer: more tokens than were seen cost in proportion, and what
+  // was never seen takes for ever.
+  absl::Duration PredictAtMost(int64_t tokens) const;
 
   // Whether the newest batch is recent enough for a refusal to rest on. An old one must not: if
   // nothing is let through, nothing corrects the estimate.

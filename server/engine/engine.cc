@@ -99,20 +99,21 @@ Engine::RequestId Engine::Impl::Submit(Request request) {
     Answer(request, MakeError(Reason::kInternal, "the block was not prepared for this engine"));
     return 0;
   }
-  std::condition_variable* wake = nullptr;
-  const absl::StatusOr<RequestId> id = Enqueue(request, *block, &wake);
+  Runner runner;
+  const absl::StatusOr<RequestId> id = Enqueue(request, *block, &runner);
   if (!id.ok()) {
     block->metrics->CountShed(ReasonOf(id.status()));
     request.payload.reset();
     Answer(request, id.status());
     return 0;
   }
-  if (wake != nullptr) wake->notify_one();
+  if (runner.wake != nullptr) runner.wake->notify_one();
+  if (runner.lent != nullptr) runner.lent->RunForCaller();
   return *id;
 }
 
 absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, EngineBlock& block,
-                                                        std::condition_variable** wake) {
+                                                        Runner* runner) {
   const absl::StatusOr<int> form = block.FormOf(request);
   if (!form.ok()) return form.status();
   auto entry = std::make_unique<Entry>();
@@ -143,7 +144,7 @@ absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, Engine
   if (entry->deadline < queue.NextDeadline()) timer_wake.notify_one();
   queue.Push(std::move(entry));
   UpdateQueueGaugesLocked();
-  *wake = IdleWorkerLocked(block, serving);
+  *runner = RunnerLocked(block, serving, entries[id]->request.tokens);
   return id;
 }
 
@@ -156,15 +157,23 @@ int Engine::Impl::DeviceServingLocked(const EngineBlock& block, const Serving& s
   return 0;  // unreachable while serving.any
 }
 
-std::condition_variable* Engine::Impl::IdleWorkerLocked(const EngineBlock& block,
-                                                        const Serving& serving) {
+Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const Serving& serving,
+                                                int64_t tokens) {
   for (size_t i = 0; i < devices.size(); ++i) {
     DeviceState& state = *devices[i];
-    if (state.device.type == serving.type && block.has[i] && healthy[i] && state.idle > 0) {
-      return &state.work;
+    if (state.device.type != serving.type || !block.has[i] || !healthy[i] || state.idle == 0) {
+      continue;
     }
+    const bool soon = state.device.type == DeviceType::kCpu && takeovers.empty() &&
+                      block.costs[i].PredictAtMost(tokens) <= options.caller_runs_max;
+    // What waits already is the worker's: it was woken for it and is on its way.
+    if (!soon || queue.requests() > 1) return {&state.work, nullptr};
+    LaneWorker& worker = *state.workers.front();
+    worker.lent = true;
+    --state.idle;
+    return {nullptr, &worker};
   }
-  return nullptr;  // all are busy, and look at the queue before they rest
+  return {};
 }
 
 absl::Duration Engine::Impl::CostLocked(const EngineBlock& block, const Serving& serving, int form,

@@ -81,6 +81,9 @@ struct EngineOptions {
   int64_t queue_bytes_max = int64_t{1} << 30;
   int64_t request_tokens_max = 4096;  // <= batch_tokens_max
   FallbackPolicy fallback = FallbackPolicy::kCpu;
+  // A batch that an idle CPU lane is expected to finish within that runs on Submit's own thread:
+  // waking the lane's would take longer. Zero: none does.
+  absl::Duration caller_runs_max = absl::ZeroDuration();
   // Called after every change of a device's health, from any thread, outside the engine's locks, so
   // that health services can ask CanServe again. Must not block.
   std::function<void()> on_device_change;

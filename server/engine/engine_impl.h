@@ -63,6 +63,10 @@ struct Engine::Impl {
   // when it is time to leave.
   bool AwaitWork(size_t device, LaneWorker& worker, Batch* batch, TakeOver** takeover);
   void FinishTakeOver(TakeOver& takeover);
+  // For a caller that was lent the worker's lane, which has run for so long: true with the next
+  // batch, or false when the lane is the worker's own again. It always is when `usable` is false.
+  bool NextForCaller(size_t device, LaneWorker& worker, bool usable, absl::Duration ran,
+                     Batch* batch);
   // What becomes of a batch that failed on its device: runs it on the CPU if that may be, and says
   // which device answered.
   absl::Status Rescue(size_t* device, const Batch& batch, const absl::Status& failure,
@@ -104,10 +108,16 @@ struct Engine::Impl {
   absl::Duration CostLocked(const EngineBlock& block, const Serving& serving, int form,
                             int64_t tokens) const;
   int DeviceServingLocked(const EngineBlock& block, const Serving& serving) const;
-  std::condition_variable* IdleWorkerLocked(const EngineBlock& block, const Serving& serving);
+  // Who runs what was just queued: a thread to wake, a lane for the caller, or neither when all are
+  // busy: they look at the queue before they rest.
+  struct Runner {
+    std::condition_variable* wake = nullptr;
+    LaneWorker* lent = nullptr;
+  };
+  Runner RunnerLocked(const EngineBlock& block, const Serving& serving, int64_t tokens);
+  bool TakeLocked(size_t device, LaneWorker& worker, Batch* batch, FairQueue::Entries* expired);
   void UpdateQueueGaugesLocked();
-  absl::StatusOr<RequestId> Enqueue(Request& request, EngineBlock& block,
-                                    std::condition_variable** wake);
+  absl::StatusOr<RequestId> Enqueue(Request& request, EngineBlock& block, Runner* runner);
   // Takes entries that have left the queue to their end, outside the lock.
   void Refuse(FairQueue::Entries refused, Reason reason, std::string_view message,
               absl::Duration retry_after = absl::ZeroDuration());

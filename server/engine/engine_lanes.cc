@@ -12,6 +12,9 @@
 namespace fuseblock {
 namespace {
 
+// A caller that was lent a lane has it no longer than that many of its longest batches.
+constexpr int kCallerBatches = 20;
+
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
 // What a failure on a GPU means for the device and for the batch.
@@ -180,14 +183,33 @@ std::vector<DeviceStatus> Engine::Impl::Devices() const {
   return out;
 }
 
-bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, TakeOver** takeover) {
-  DeviceState& state = *devices[device];
+// The next batch of what this device serves; false when there is none. *expired is the caller's to
+// refuse once the lock is free.
+bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch,
+                              FairQueue::Entries* expired) {
   const auto mine = [&](const BatchQueue& waiting) {
     const EngineBlock& block = *waiting.block();
     if (!block.has[device]) return false;
     const Serving serving = WhoServesLocked(block);
-    return serving.any && serving.type == state.device.type;
+    return serving.any && serving.type == devices[device]->device.type;
   };
+  const absl::Time now = MonotonicNow();
+  queue.Take(mine, now, &batch->entries, expired);
+  *expired = ForgetLocked(std::move(*expired));
+  if (batch->empty()) return false;
+  int64_t tokens = 0;
+  for (const auto& entry : batch->entries) {
+    entry->running = true;
+    tokens += entry->request.tokens;
+  }
+  UpdateQueueGaugesLocked();
+  const EngineBlock& block = *batch->entries.front()->queue->block();
+  worker.busy_until = now + block.costs[device].Predict(tokens);
+  return true;
+}
+
+bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, TakeOver** takeover) {
+  DeviceState& state = *devices[device];
   *takeover = nullptr;
   std::unique_lock<std::mutex> lock(mutex);
   worker.busy_until = absl::InfinitePast();
@@ -197,20 +219,9 @@ bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, Ta
       takeovers.pop_front();
       return true;
     }
-    if (healthy[device] && !queue.empty()) {
-      const absl::Time now = MonotonicNow();
+    if (healthy[device] && !queue.empty() && !worker.lent) {
       FairQueue::Entries expired;
-      queue.Take(mine, now, &batch->entries, &expired);
-      expired = ForgetLocked(std::move(expired));
-      if (!batch->empty()) {
-        int64_t tokens = 0;
-        for (const auto& entry : batch->entries) {
-          entry->running = true;
-          tokens += entry->request.tokens;
-        }
-        UpdateQueueGaugesLocked();
-        const EngineBlock& block = *batch->entries.front()->queue->block();
-        worker.busy_until = now + block.costs[device].Predict(tokens);
+      if (TakeLocked(device, worker, batch, &expired)) {
         // A caller may have woken this worker twice while another one sleeps on.
         for (auto& other : devices) {
           if (!queue.empty() && other->idle > 0) other->work.notify_one();
@@ -231,6 +242,31 @@ bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, Ta
     state.work.wait(lock);
     --state.idle;
   }
+}
+
+bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, bool usable, absl::Duration ran,
+                                 Batch* batch) {
+  DeviceState& state = *devices[device];
+  FairQueue::Entries expired;
+  bool taken = false, waiting = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    // Others may have come since the lane was lent. A caller runs those too, which cost as little,
+    // rather than wake the lane's thread for each; but it has other work, and is not kept for ever.
+    const bool soon = queue.Backlog() <= options.caller_runs_max &&
+                      ran < kCallerBatches * options.caller_runs_max;
+    taken = usable && soon && healthy[device] && takeovers.empty() && !queue.empty() &&
+            TakeLocked(device, worker, batch, &expired);
+    if (!taken) {
+      worker.busy_until = absl::InfinitePast();
+      worker.lent = false;
+      ++state.idle;
+      waiting = !queue.empty() || !takeovers.empty() || state.stopping;
+    }
+  }
+  if (waiting) state.work.notify_one();
+  Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
+  return taken;
 }
 
 void Engine::Impl::FinishTakeOver(TakeOver& takeover) {

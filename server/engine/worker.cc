@@ -116,16 +116,30 @@ void LaneWorker::Loop() {
       lock.unlock();
       engine_.FinishTakeOver(*takeover);
     } else {
-      RunBatch(batch);
+      const absl::Time started = MonotonicNow();
+      std::unique_lock<std::mutex> lock(staging_mutex_);
+      reserved_.wait(lock, [this] { return reserving_ == 0; });
+      RunBatch(batch, started);
       batch.Clear();
     }
   }
 }
 
-void LaneWorker::RunBatch(Batch& batch) {
-  const absl::Time started = MonotonicNow();
-  std::unique_lock<std::mutex> lock(staging_mutex_);
-  reserved_.wait(lock, [this] { return reserving_ == 0; });
+void LaneWorker::RunForCaller() {
+  // A lane that is about to grow is for its own thread, which may wait.
+  std::unique_lock<std::mutex> lock(staging_mutex_, std::try_to_lock);
+  const bool usable = lock.owns_lock() && reserving_ == 0;
+  const absl::Time began = MonotonicNow();
+  absl::Time now = began;
+  while (engine_.NextForCaller(device_, *this, usable, now - began, &callers_batch_)) {
+    RunBatch(callers_batch_, now);
+    callers_batch_.Clear();
+    now = MonotonicNow();
+  }
+}
+
+// With the staging locked.
+void LaneWorker::RunBatch(Batch& batch, absl::Time started) {
   if (slab_ == nullptr) slab_ = pool_->Take();  // never the last one given away: see Deliver
   Gather(batch, staging_in_.data(), slab_.get());
   batch.run.block = batch.block->on_device[device_];

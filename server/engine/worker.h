@@ -33,14 +33,20 @@ class LaneWorker {
   size_t staging_bytes() const { return staging_bytes_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
 
-  // When the running batch should be done; the engine's lock guards it.
+  // On the thread of a caller that the lane was lent to: runs what is queued, as long as that takes
+  // no longer than a caller may be kept, and gives the lane back.
+  void RunForCaller();
+
+  // The engine's lock guards these: when the running batch should be done, and whether a caller has
+  // the lane.
   absl::Time busy_until = absl::InfinitePast();
+  bool lent = false;
 
  private:
   struct Answer;
 
   void Loop();
-  void RunBatch(Batch& batch);
+  void RunBatch(Batch& batch, absl::Time started);
   void Deliver(Batch& batch, const absl::Status& status, size_t answered_by, Timings timings,
                absl::Time started);
   void Observe(const Batch& batch, size_t answered_by, const Timings& timings, absl::Time started);
@@ -60,6 +66,7 @@ class LaneWorker {
   Buffer staging_in_;
   std::shared_ptr<OutputPool> pool_;
   OutputPool::Slab slab_;  // the one that the next batch's outputs go to
+  Batch callers_batch_;    // of whom the lane is lent to
 
   std::atomic<size_t> staging_bytes_{0};
   std::atomic<size_t> workspace_bytes_{0};

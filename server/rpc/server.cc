@@ -25,12 +25,11 @@ constexpr int kKeepaliveTimeoutMs = 20000;
 constexpr int kPingIntervalMinMs = 10000;
 
 void SetArguments(grpc::ServerBuilder& builder, int64_t request_bytes_max) {
+  SetTransportArguments(builder);
   builder.SetMaxReceiveMessageSize(static_cast<int>(
       std::min<int64_t>(request_bytes_max + kHeadBytesMax, std::numeric_limits<int>::max())));
-  builder.SetMaxSendMessageSize(-1);
   // A second server on the same port must fail, not share its connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytesMax);
   // A compressed message is measured before it is unpacked, so its size would bound nothing.
   for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
@@ -134,6 +133,11 @@ void RpcServer::Shutdown(absl::Time deadline) {
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();
   server_.reset();
+}
+
+void SetTransportArguments(grpc::ServerBuilder& builder) {
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytesMax);
 }
 
 void TuneAllocator() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
 #include <memory>
 #include <string>
@@ -46,6 +47,9 @@ class RpcServer {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<KeepWarm> keep_warm_;
 };
+
+// What large messages want of a server's connections; the benchmark's echo has it too.
+void SetTransportArguments(grpc::ServerBuilder& builder);
 
 // Sets this process's allocator up for large messages: without it every one of them is a fresh
 // mapping of zeroed pages. Call it first thing in main.

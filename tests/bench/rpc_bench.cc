@@ -1,187 +1,194 @@
-// What a request costs beside the bare transport: the server with the cheapest block (a norm)
-// against a gRPC echo on the same API (raw messages, one gather copy in, none out), in one process,
-// turn by turn.
+// What a request costs beside the bare transport: the same request to the server and to the echo
+// (echo.cc), by the same client, in turns.
 //
-//   rpc_bench [SECONDS-PER-ROW]     prints a table; a row's two numbers are of the same minute
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
-
+//   fuseblock_bench_rpc ECHO SERVER BLOCK TOKENS COLUMNS DTYPE IN-FLIGHT CHANNELS ROUNDS SECONDS
+//
+// The first two are addresses, DTYPE is fp32, fp16 or bf16, SECONDS are those of one turn. Prints
+// one JSON object:
+//   {"payload_bytes": n,
+//    "echo":   {"p50_us": [...], "p99_us": [...], "requests_per_s": [...], "requests": n,
+//               "bins_us": [...], "calls": [...]},
+//    "server": {... the same ...}, "phases_us": {"queue": n, ...}}
+// The first lists have one number for each round; "calls" counts those whose latency came up to the
+// bin of the same place. Phases are means over calls that asked for them.
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "client/cpp/client.h"
 #include "client/cpp/encoded.h"
-#include "server/model/loader.h"
-#include "server/rpc/server.h"
-#include "tests/support/checkpoint_files.h"
+#include "tests/bench/raw_calls.h"
 
 namespace fuseblock::testing {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kHidden = 512;  // BF16: a token is 1 KiB
-constexpr int kMessageBytesMax = 64 << 20;
+constexpr double kWarmupSeconds = 0.3;
+constexpr int kTimedCalls = 200;
+// Neighbouring bins of a histogram differ by this factor.
+constexpr double kBinFactor = 1.05;
 
-// Copies the payload once, as a server that computes must, and answers with the copy.
-class EchoService final : public RawBlockService {
- public:
-  grpc::ServerUnaryReactor* RunBlock(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response) override {
-    std::vector<grpc::Slice> slices;
-    (void)request->Dump(&slices);
-    auto* copy = static_cast<char*>(std::malloc(request->Length()));
-    size_t at = 0;
-    for (const grpc::Slice& slice : slices) {
-      std::memcpy(copy + at, slice.begin(), slice.size());
-      at += slice.size();
-    }
-    const grpc::Slice answer(copy, at, std::free);
-    *response = grpc::ByteBuffer(&answer, 1);
-    auto* reactor = context->DefaultReactor();
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
-  }
-};
-
-struct Row {
-  double per_second = 0, p50_us = 0, p99_us = 0;
-};
-
-// A closed loop of raw calls on one completion queue, so that the client's own parsing stays out.
-class Load {
- public:
-  Load(const std::string& address, const client::Request& request)
-      : request_(request.encoded().Unary()) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
-    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    stub_ = std::make_unique<grpc::GenericStub>(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
-  }
-
-  Row Run(int in_flight, double seconds) {
-    std::vector<std::unique_ptr<Call>> calls;
-    for (int i = 0; i < in_flight; ++i) calls.push_back(std::make_unique<Call>());
-    std::vector<double> latencies;
-    const Clock::time_point begin = Clock::now();
-    const Clock::time_point end = begin + std::chrono::nanoseconds(int64_t(seconds * 1e9));
-    for (auto& call : calls) Start(*call);
-    int running = in_flight;
-    void* tag = nullptr;
-    for (bool ok = false; running > 0 && queue_.Next(&tag, &ok);) {
-      Call& call = *static_cast<Call*>(tag);
-      if (!call.status.ok()) {
-        std::fprintf(stderr, "%s\n", call.status.error_message().c_str());
-        std::exit(1);
-      }
-      const Clock::time_point now = Clock::now();
-      latencies.push_back(std::chrono::duration<double, std::micro>(now - call.begin).count());
-      if (now < end) {
-        Start(call);
-      } else {
-        --running;
-      }
-    }
-    const double took = std::chrono::duration<double>(Clock::now() - begin).count();
-    std::sort(latencies.begin(), latencies.end());
-    return {static_cast<double>(latencies.size()) / took, latencies[latencies.size() / 2],
-            latencies[latencies.size() * 99 / 100]};
-  }
-
- private:
-  struct Call {
-    std::unique_ptr<grpc::ClientContext> context;
-    std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
-    grpc::ByteBuffer response;
-    grpc::Status status;
-    Clock::time_point begin;
-  };
-  void Start(Call& call) {
-    call.context = std::make_unique<grpc::ClientContext>();
-    call.response.Clear();
-    call.begin = Clock::now();
-    call.reader = stub_->PrepareUnaryCall(call.context.get(), "/fuseblock.v1.BlockService/RunBlock",
-                                          request_, &queue_);
-    call.reader->StartCall();
-    call.reader->Finish(&call.response, &call.status, &call);
-  }
-
-  grpc::ByteBuffer request_;
-  grpc::CompletionQueue queue_;
-  std::unique_ptr<grpc::GenericStub> stub_;
-};
-
-std::unique_ptr<grpc::Server> StartEcho(EchoService& service, const std::string& address) {
-  grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-  builder.RegisterService(&service);
-  return builder.BuildAndStart();
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "fuseblock_bench_rpc: %s\n", what.c_str());
+  std::exit(1);
 }
 
-int Main(double seconds) {
-  TuneAllocator();
-  TempFolder folder;
-  TinyLlama model;
-  model.hidden = kHidden;
-  model.intermediate = 16;
-  model.layers = 1;
-  model.dtype = DType::kBF16;
-  model.Write(folder);
-
-  Metrics metrics;
-  BlockRegistry registry;
-  EngineOptions options;
-  options.devices = {Device{}};
-  options.queue_tokens_max = int64_t{1} << 20;
-  auto engine = Engine::Create(options, metrics);
-  ModelOptions model_options;
-  model_options.name = "m";
-  model_options.path = folder.path();
-  model_options.parts = {"attn_norm"};
-  const auto prepare = [&](const ServedBlock& block) { return (*engine)->Prepare(block); };
-  const absl::Status loaded = LoadModel(model_options, {Device{}}, registry, prepare);
-  if (!loaded.ok()) {
-    std::fprintf(stderr, "%s\n", loaded.ToString().c_str());
-    return 1;
+struct Contender {
+  Contender(const char* name_in, const std::string& address, int channels)
+      : name(name_in), caller(address, channels) {
+    if (!caller.connected()) Die(address + ": does not answer");
   }
-  RpcServer::Options rpc;
-  rpc.address = "unix:" + folder.File("blocks");
-  rpc.blocks.limits = {4096, kMessageBytesMax};
-  auto server = RpcServer::Start(rpc, **engine, registry, metrics);
-  EchoService echo_service;
-  const std::string echo_address = "unix:" + folder.File("echo");
-  const auto echo = StartEcho(echo_service, echo_address);
 
-  std::printf("%8s %9s | %32s | %32s | %s\n", "KiB", "in flight", "echo: per s, p50 us, p99 us",
-              "norm: per s, p50 us, p99 us", "norm / echo");
-  for (const int64_t tokens : {1, 16, 256, 4096}) {
-    const std::string x(static_cast<size_t>(tokens * kHidden * 2), '\x3c');
-    const client::Request request("m.layers.0.attn_norm",
-                                  {{"x", v1::DATA_TYPE_BF16, {tokens, kHidden}, client::Bytes(x)}});
-    Load to_echo(echo_address, request), to_norm(rpc.address, request);
-    for (const int in_flight : {1, 4, 32}) {
-      (void)to_echo.Run(in_flight, seconds / 4);
-      (void)to_norm.Run(in_flight, seconds / 4);
-      const Row a = to_echo.Run(in_flight, seconds);
-      const Row b = to_norm.Run(in_flight, seconds);
-      std::printf("%8ld %9d | %12.0f %9.0f %9.0f | %12.0f %9.0f %9.0f | %.2f\n",
-                  static_cast<long>(tokens), in_flight, a.per_second, a.p50_us, a.p99_us,
-                  b.per_second, b.p50_us, b.p99_us, b.per_second / a.per_second);
+  const char* name;
+  RawCaller caller;
+  std::vector<double> p50_us, p99_us, requests_per_s;
+  std::map<int, int64_t> bins;
+  int64_t requests = 0;
+};
+
+// A closed loop: each answer is followed by the next request. Returns the latencies, in us.
+std::vector<double> Turn(Contender& to, const grpc::ByteBuffer& request, int in_flight,
+                         double seconds, double* took) {
+  std::vector<RawCall> calls(static_cast<size_t>(in_flight));
+  std::vector<double> latencies;
+  const Clock::time_point begin = Clock::now();
+  const Clock::time_point end = begin + std::chrono::nanoseconds(int64_t(seconds * 1e9));
+  for (RawCall& call : calls) to.caller.Start(request, call);
+  int running = in_flight;
+  void* tag = nullptr;
+  for (bool ok = false; running > 0 && to.caller.queue().Next(&tag, &ok);) {
+    RawCall& call = *static_cast<RawCall*>(tag);
+    if (!call.status.ok()) Die(std::string(to.name) + ": " + call.status.error_message());
+    const Clock::time_point now = Clock::now();
+    latencies.push_back(std::chrono::duration<double, std::micro>(now - call.began).count());
+    call.context.reset();
+    if (now < end) {
+      to.caller.Start(request, call);
+    } else {
+      --running;
     }
   }
-  (*server)->Shutdown(absl::Now());
-  echo->Shutdown(std::chrono::system_clock::now());
+  *took = std::chrono::duration<double>(Clock::now() - begin).count();
+  return latencies;
+}
+
+void Measure(Contender& to, const grpc::ByteBuffer& request, int in_flight, double seconds) {
+  double took = 0;
+  std::vector<double> latencies = Turn(to, request, in_flight, seconds, &took);
+  std::sort(latencies.begin(), latencies.end());
+  to.requests += static_cast<int64_t>(latencies.size());
+  to.requests_per_s.push_back(static_cast<double>(latencies.size()) / took);
+  to.p50_us.push_back(latencies[latencies.size() / 2]);
+  to.p99_us.push_back(latencies[latencies.size() * 99 / 100]);
+  for (const double us : latencies) {
+    ++to.bins[static_cast<int>(std::ceil(std::log(std::max(us, 1.0)) / std::log(kBinFactor)))];
+  }
+}
+
+// "queue=1.5,batch=0.2": added to the sums.
+void AddTimings(const RawCall& call, std::map<std::string, double>* sums) {
+  const auto& trailers = call.context->GetServerTrailingMetadata();
+  const auto found = trailers.find("fuseblock-timings");
+  if (!call.status.ok() || found == trailers.end()) Die("the server sent no timings");
+  std::string text(found->second.data(), found->second.size());
+  for (char* part = std::strtok(text.data(), ","); part; part = std::strtok(nullptr, ",")) {
+    char* equals = std::strchr(part, '=');
+    if (equals != nullptr) (*sums)[std::string(part, equals)] += std::atof(equals + 1);
+  }
+}
+
+// With that many in flight, as the load before it.
+std::map<std::string, double> Phases(RawCaller& caller, const grpc::ByteBuffer& request,
+                                     int in_flight) {
+  std::vector<RawCall> calls(static_cast<size_t>(in_flight));
+  int started = 0;
+  const auto start = [&](RawCall& call) {
+    call.context = std::make_unique<grpc::ClientContext>();
+    call.context->AddMetadata("fuseblock-timings", "1");
+    caller.Start(request, call);
+    ++started;
+  };
+  for (RawCall& call : calls) start(call);
+  std::map<std::string, double> sums;
+  void* tag = nullptr;
+  bool ok = false;
+  for (int ended = 0; ended < started && caller.queue().Next(&tag, &ok); ++ended) {
+    RawCall& call = *static_cast<RawCall*>(tag);
+    AddTimings(call, &sums);
+    if (started < kTimedCalls) start(call);
+  }
+  for (auto& [phase, us] : sums) us /= started;
+  return sums;
+}
+
+void PrintList(const char* name, const std::vector<double>& values) {
+  std::printf("\"%s\": [", name);
+  for (size_t i = 0; i < values.size(); ++i) std::printf("%s%.1f", i ? ", " : "", values[i]);
+  std::printf("], ");
+}
+
+void Print(const Contender& of) {
+  std::printf("\"%s\": {", of.name);
+  PrintList("p50_us", of.p50_us);
+  PrintList("p99_us", of.p99_us);
+  PrintList("requests_per_s", of.requests_per_s);
+  std::vector<double> bins_us, calls;
+  for (const auto& [bin, count] : of.bins) {
+    bins_us.push_back(std::pow(kBinFactor, bin));
+    calls.push_back(static_cast<double>(count));
+  }
+  PrintList("bins_us", bins_us);
+  PrintList("calls", calls);
+  std::printf("\"requests\": %lld}, ", static_cast<long long>(of.requests));
+}
+
+int Main(char** arguments) {
+  const std::string block = arguments[2], dtype = arguments[5];
+  const int64_t tokens = std::atoll(arguments[3]), columns = std::atoll(arguments[4]);
+  const int in_flight = std::atoi(arguments[6]), channels = std::atoi(arguments[7]);
+  const int rounds = std::atoi(arguments[8]);
+  const double seconds = std::atof(arguments[9]);
+  const v1::DataType data_type = dtype == "fp32"   ? v1::DATA_TYPE_FP32
+                                 : dtype == "fp16" ? v1::DATA_TYPE_FP16
+                                                   : v1::DATA_TYPE_BF16;
+  const size_t bytes = static_cast<size_t>(tokens * columns) * (dtype == "fp32" ? 4 : 2);
+  if (tokens < 1 || columns < 1 || in_flight < 1 || channels < 1 || rounds < 1) {
+    Die("expected numbers above 0");
+  }
+  // 0x3c3c in both halves: a small positive number in every dtype.
+  const std::string x(bytes, '\x3c');
+  const client::Request encoded(block, {{"x", data_type, {tokens, columns}, client::Bytes(x)}});
+  const grpc::ByteBuffer request = encoded.encoded().Unary();
+
+  Contender echo("echo", arguments[0], channels), server("server", arguments[1], channels);
+  double unused = 0;
+  for (Contender* each : {&echo, &server}) {
+    (void)Turn(*each, request, in_flight, kWarmupSeconds, &unused);
+  }
+  for (int round = 0; round < rounds; ++round) {
+    // Whoever goes second may find the caches and the clock as the first left them.
+    std::array<Contender*, 2> order{&echo, &server};
+    if (round % 2 == 1) std::swap(order[0], order[1]);
+    for (Contender* each : order) Measure(*each, request, in_flight, seconds);
+  }
+  std::printf("{\"payload_bytes\": %zu, ", bytes);
+  Print(echo);
+  Print(server);
+  std::printf("\"phases_us\": {");
+  const char* separator = "";
+  for (const auto& [phase, us] : Phases(server.caller, request, in_flight)) {
+    std::printf("%s\"%s\": %.1f", separator, phase.c_str(), us);
+    separator = ", ";
+  }
+  std::printf("}}\n");
   return 0;
 }
 
@@ -189,5 +196,9 @@ int Main(double seconds) {
 }  // namespace fuseblock::testing
 
 int main(int argc, char** argv) {
-  return fuseblock::testing::Main(argc > 1 ? std::atof(argv[1]) : 2.0);
+  if (argc == 11) return fuseblock::testing::Main(argv + 1);
+  std::fprintf(stderr,
+               "usage: fuseblock_bench_rpc ECHO SERVER BLOCK TOKENS COLUMNS DTYPE IN-FLIGHT "
+               "CHANNELS ROUNDS SECONDS\n");
+  return 2;
 }

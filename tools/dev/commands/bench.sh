@@ -1,5 +1,6 @@
-# bench: times the kernels on this machine's CPU: ./dev bench [ffn|rpc|memory|numerics] [ARGUMENT...]
-#   ffn, rpc          the programs of tests/bench; without a name: both
+# bench: times kernels and requests on this machine's CPU: ./dev bench [ffn|rpc|memory|numerics] [ARGUMENT...]
+#   ffn               the program of tests/bench; without a name: it and rpc
+#   rpc [ARGUMENT..]  requests through the server beside a bare gRPC echo: rpc_latency, rpc_throughput
 #   memory [WORD]     the row kernels beside PyTorch, 1 and 2 threads: evidence/records/cpu_memory_bound
 #   numerics [WORD]   their largest errors beside PyTorch's: evidence/records/numerics
 # WORD: a part of KERNEL/SHAPE/DTYPE. PyTorch is that of the Python in FUSEBLOCK_TORCH_PYTHON, or is
@@ -13,10 +14,17 @@ need_torch() {
   fi
 }
 
-bench_program() {  # NAME ARGUMENT...
-  build release "fuseblock_bench_$1"
-  title "$1"
-  "build/release/tests/bench/fuseblock_bench_$1" "${@:2}"
+bench_ffn() {
+  build release fuseblock_bench_ffn
+  title "ffn"
+  build/release/tests/bench/fuseblock_bench_ffn "$@"
+}
+
+bench_rpc() {  # ARGUMENT...: of bench_rpc.py
+  need_demo_python
+  build release fuseblock-server fuseblock_bench_rpc fuseblock_bench_echo
+  title "rpc"
+  "$demo_python" tools/bench/bench_rpc.py --build build/release "$@"
 }
 
 bench_memory() {  # [WORD]
@@ -40,9 +48,8 @@ bench_numerics() {  # [WORD]
 main() {
   need_debian build
   case ${1:-} in
-    memory | numerics) "bench_$1" "${@:2}" ;;
-    ffn | rpc) bench_program "$@" ;;
-    '') bench_program ffn && bench_program rpc ;;
+    ffn | rpc | memory | numerics) "bench_$1" "${@:2}" ;;
+    '') bench_ffn && bench_rpc ;;
     *) usage_error "no benchmark '$1'; ./dev help bench lists them" ;;
   esac
 }

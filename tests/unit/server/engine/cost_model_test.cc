@@ -38,6 +38,14 @@ TEST(CostModel, OneSizeOnlyIsScaledDownNotUp) {
   EXPECT_NEAR(Us(model.Predict(1000)), 10000, 1);
 }
 
+TEST(CostModel, ForWhoMustNotWaitWhatWasNotSeenIsDear) {
+  CostModel model;
+  EXPECT_EQ(model.PredictAtMost(1), absl::InfiniteDuration());
+  for (int i = 0; i < 10; ++i) model.Observe(100, absl::Milliseconds(10), kNow);
+  EXPECT_NEAR(Us(model.PredictAtMost(1)), 10000, 1);
+  EXPECT_NEAR(Us(model.PredictAtMost(1000)), 100000, 1);
+}
+
 TEST(CostModel, FollowsAChange) {
   CostModel model;
   for (int i = 0; i < 50; ++i) model.Observe(1 + i % 2, absl::Milliseconds(1), kNow);
