@@ -139,13 +139,23 @@ absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, Engine
   entry->id = next_id++;
   entry->request = std::move(request);
   const RequestId id = entry->id;
-  entries[id] = entry.get();
   ++unanswered;
+  *runner = RunnerLocked(block, serving, entry->request.tokens);
+  if (runner->lent == nullptr) {
+    QueueLocked(std::move(entry));
+    return id;
+  }
+  entry->running = true;
+  runner->lent->busy_until = entry->submitted + entry->cost;
+  runner->lent->callers_batch.entries.push_back(std::move(entry));
+  return id;
+}
+
+void Engine::Impl::QueueLocked(std::unique_ptr<Entry> entry) {
+  entries[entry->id] = entry.get();
   if (entry->deadline < queue.NextDeadline()) timer_wake.notify_one();
   queue.Push(std::move(entry));
   UpdateQueueGaugesLocked();
-  *runner = RunnerLocked(block, serving, entries[id]->request.tokens);
-  return id;
 }
 
 int Engine::Impl::DeviceServingLocked(const EngineBlock& block, const Serving& serving) const {
@@ -166,8 +176,8 @@ Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const 
     }
     const bool soon = state.device.type == DeviceType::kCpu && takeovers.empty() &&
                       block.costs[i].PredictAtMost(tokens) <= options.caller_runs_max;
-    // What waits already is the worker's: it was woken for it and is on its way.
-    if (!soon || queue.requests() > 1) return {&state.work, nullptr};
+    // Nobody is overtaken: what waits already is the worker's, which is on its way.
+    if (!soon || !queue.empty()) return {&state.work, nullptr};
     LaneWorker& worker = *state.workers.front();
     worker.lent = true;
     --state.idle;

@@ -63,10 +63,11 @@ struct Engine::Impl {
   // when it is time to leave.
   bool AwaitWork(size_t device, LaneWorker& worker, Batch* batch, TakeOver** takeover);
   void FinishTakeOver(TakeOver& takeover);
-  // For a caller that was lent the worker's lane, which has run for so long: true with the next
-  // batch, or false when the lane is the worker's own again. It always is when `usable` is false.
-  bool NextForCaller(size_t device, LaneWorker& worker, bool usable, absl::Duration ran,
-                     Batch* batch);
+  // For a caller that was lent the worker's lane and has had it for so long: true with the next
+  // batch, or false when the lane is the worker's own again.
+  bool NextForCaller(size_t device, LaneWorker& worker, absl::Duration ran, Batch* batch);
+  // Of a caller that can't have the lane after all: what it was to run waits for the worker.
+  void ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch);
   // What becomes of a batch that failed on its device: runs it on the CPU if that may be, and says
   // which device answered.
   absl::Status Rescue(size_t* device, const Batch& batch, const absl::Status& failure,
@@ -115,6 +116,8 @@ struct Engine::Impl {
     LaneWorker* lent = nullptr;
   };
   Runner RunnerLocked(const EngineBlock& block, const Serving& serving, int64_t tokens);
+  void QueueLocked(std::unique_ptr<Entry> entry);
+  void EndLoanLocked(DeviceState& state, LaneWorker& worker);
   bool TakeLocked(size_t device, LaneWorker& worker, Batch* batch, FairQueue::Entries* expired);
   void UpdateQueueGaugesLocked();
   absl::StatusOr<RequestId> Enqueue(Request& request, EngineBlock& block, Runner* runner);

@@ -244,7 +244,7 @@ bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, Ta
   }
 }
 
-bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, bool usable, absl::Duration ran,
+bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, absl::Duration ran,
                                  Batch* batch) {
   DeviceState& state = *devices[device];
   FairQueue::Entries expired;
@@ -255,18 +255,34 @@ bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, bool usable,
     // rather than wake the lane's thread for each; but it has other work, and is not kept for ever.
     const bool soon = queue.Backlog() <= options.caller_runs_max &&
                       ran < kCallerBatches * options.caller_runs_max;
-    taken = usable && soon && healthy[device] && takeovers.empty() && !queue.empty() &&
+    taken = soon && healthy[device] && takeovers.empty() && !queue.empty() &&
             TakeLocked(device, worker, batch, &expired);
-    if (!taken) {
-      worker.busy_until = absl::InfinitePast();
-      worker.lent = false;
-      ++state.idle;
-      waiting = !queue.empty() || !takeovers.empty() || state.stopping;
-    }
+    if (!taken) EndLoanLocked(state, worker);
+    waiting = !taken && (!queue.empty() || !takeovers.empty() || state.stopping);
   }
   if (waiting) state.work.notify_one();
   Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
   return taken;
+}
+
+void Engine::Impl::EndLoanLocked(DeviceState& state, LaneWorker& worker) {
+  worker.busy_until = absl::InfinitePast();
+  worker.lent = false;
+  ++state.idle;
+}
+
+void Engine::Impl::ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch) {
+  DeviceState& state = *devices[device];
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (std::unique_ptr<Entry>& entry : batch->entries) {
+      entry->running = false;
+      QueueLocked(std::move(entry));
+    }
+    batch->Clear();
+    EndLoanLocked(state, worker);
+  }
+  state.work.notify_one();
 }
 
 void Engine::Impl::FinishTakeOver(TakeOver& takeover) {

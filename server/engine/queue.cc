@@ -62,7 +62,6 @@ void FairQueue::Push(std::unique_ptr<Entry> entry) {
   queue.tokens_ += item->request.tokens;
   tokens_ += item->request.tokens;
   bytes_ += item->bytes;
-  ++requests_;
   backlog_ += item->cost;
 }
 
@@ -86,7 +85,6 @@ std::unique_ptr<Entry> FairQueue::Remove(Entry* entry) {
   queue.tokens_ -= entry->request.tokens;
   tokens_ -= entry->request.tokens;
   bytes_ -= entry->bytes;
-  --requests_;
   backlog_ -= entry->cost;
   return owned;
 }

@@ -103,7 +103,6 @@ class FairQueue {
   absl::Time NextDeadline() const;
   int64_t tokens() const { return tokens_; }
   int64_t bytes() const { return bytes_; }
-  int64_t requests() const { return requests_; }
   bool empty() const { return active_.empty(); }
 
   // Lane time that will have been spent on others before a request of this tenant and priority gets
@@ -134,7 +133,6 @@ class FairQueue {
   int64_t level_ = 0;  // how much the tenant that is due has been served
   int64_t tokens_ = 0;
   int64_t bytes_ = 0;
-  int64_t requests_ = 0;
   absl::Duration backlog_;
 };
 

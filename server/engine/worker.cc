@@ -127,15 +127,18 @@ void LaneWorker::Loop() {
 
 void LaneWorker::RunForCaller() {
   // A lane that is about to grow is for its own thread, which may wait.
-  std::unique_lock<std::mutex> lock(staging_mutex_, std::try_to_lock);
-  const bool usable = lock.owns_lock() && reserving_ == 0;
+  const std::unique_lock<std::mutex> lock(staging_mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || reserving_ != 0) {
+    engine_.ReturnToQueue(device_, *this, &callers_batch);
+    return;
+  }
   const absl::Time began = MonotonicNow();
   absl::Time now = began;
-  while (engine_.NextForCaller(device_, *this, usable, now - began, &callers_batch_)) {
-    RunBatch(callers_batch_, now);
-    callers_batch_.Clear();
+  do {
+    RunBatch(callers_batch, now);
+    callers_batch.Clear();
     now = MonotonicNow();
-  }
+  } while (engine_.NextForCaller(device_, *this, now - began, &callers_batch));
 }
 
 // With the staging locked.

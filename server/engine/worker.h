@@ -33,14 +33,15 @@ class LaneWorker {
   size_t staging_bytes() const { return staging_bytes_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
 
-  // On the thread of a caller that the lane was lent to: runs what is queued, as long as that takes
-  // no longer than a caller may be kept, and gives the lane back.
+  // On the thread of a caller that the lane was lent to: runs callers_batch and then what is
+  // queued, as long as that takes no longer than a caller may be kept, and gives the lane back.
   void RunForCaller();
 
   // The engine's lock guards these: when the running batch should be done, and whether a caller has
   // the lane.
   absl::Time busy_until = absl::InfinitePast();
   bool lent = false;
+  Batch callers_batch;  // whom the lane is lent to has this
 
  private:
   struct Answer;
@@ -66,7 +67,6 @@ class LaneWorker {
   Buffer staging_in_;
   std::shared_ptr<OutputPool> pool_;
   OutputPool::Slab slab_;  // the one that the next batch's outputs go to
-  Batch callers_batch_;    // of whom the lane is lent to
 
   std::atomic<size_t> staging_bytes_{0};
   std::atomic<size_t> workspace_bytes_{0};

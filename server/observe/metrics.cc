@@ -255,17 +255,30 @@ void BlockMetrics::AddWeightBytes(Device device, int64_t delta) {
       .Increment(static_cast<double>(delta));
 }
 
+// Counted in integers, which takes one addition where a gauge's number takes a loop, and given to
+// the gauges when somebody reads them.
 struct MemoryGauge::Impl {
+  Impl(Gauge& reserved_in, Gauge& used_in) : reserved(reserved_in), used(used_in) {}
+  void Publish() {
+    reserved.Set(static_cast<double>(reserved_bytes.load(std::memory_order_relaxed)));
+    used.Set(static_cast<double>(used_bytes.load(std::memory_order_relaxed)));
+  }
+
   Gauge& reserved;
   Gauge& used;
+  std::atomic<int64_t> reserved_bytes{0};
+  std::atomic<int64_t> used_bytes{0};
 };
 
 MemoryGauge::MemoryGauge(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MemoryGauge::~MemoryGauge() = default;
 void MemoryGauge::AddReserved(int64_t delta) {
-  impl_->reserved.Increment(static_cast<double>(delta));
+  impl_->reserved_bytes.fetch_add(delta, std::memory_order_relaxed);
 }
-void MemoryGauge::AddUsed(int64_t delta) { impl_->used.Increment(static_cast<double>(delta)); }
+void MemoryGauge::AddUsed(int64_t delta) {
+  impl_->used_bytes.fetch_add(delta, std::memory_order_relaxed);
+}
+void MemoryGauge::Publish() { impl_->Publish(); }
 
 Metrics::Metrics(const char* nvml_library) : impl_(std::make_unique<Impl>(nvml_library)) {}
 Metrics::~Metrics() = default;
@@ -317,13 +330,17 @@ MemoryGauge* Metrics::Memory(Device device, MemoryPool pool) {
       return impl_->memory.Add({{"device", where}, {"pool", pool_name}, {"state", name}});
     };
     gauge = std::make_unique<MemoryGauge>(
-        std::make_unique<MemoryGauge::Impl>(MemoryGauge::Impl{state("reserved"), state("used")}));
+        std::make_unique<MemoryGauge::Impl>(state("reserved"), state("used")));
   }
   return gauge.get();
 }
 
 std::string Metrics::Expose() const {
   impl_->ReadGpus();
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    for (const auto& [where, pool] : impl_->pools) pool->Publish();
+  }
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }
 

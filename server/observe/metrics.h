@@ -85,6 +85,7 @@ class MemoryGauge {
   ~MemoryGauge();
   void AddReserved(int64_t delta);  // bytes allocated, or for kRequests allowed
   void AddUsed(int64_t delta);      // bytes of these in use
+  void Publish();                   // for whoever reads the series next; Metrics::Expose does it
 
  private:
   std::unique_ptr<Impl> impl_;

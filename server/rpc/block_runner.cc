@@ -30,22 +30,13 @@ void LogRequest(Rpc rpc, const BlockAnswer& answer, int64_t tokens, absl::Durati
 }  // namespace
 
 void CancelSwitch::Started(Engine::RequestId id) {
-  {
-    absl::MutexLock lock(&mutex_);
-    id_ = id;
-    if (!cancelled_) return;
-  }
-  engine_.Cancel(id);
+  Engine::RequestId before = 0;
+  if (!id_.compare_exchange_strong(before, id)) engine_.Cancel(id);
 }
 
 void CancelSwitch::Cancel() {
-  Engine::RequestId id = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
-    id = id_;
-  }
-  if (id != 0) engine_.Cancel(id);
+  const Engine::RequestId id = id_.exchange(kCancelled);
+  if (id != 0 && id != kCancelled) engine_.Cancel(id);
 }
 
 // Requests for names that only a client made up share one series, so that labels stay bounded.

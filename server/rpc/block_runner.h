@@ -2,13 +2,12 @@
 // share.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/engine/engine.h"
 #include "server/model/registry.h"
@@ -44,10 +43,9 @@ class CancelSwitch {
   void Cancel();
 
  private:
+  static constexpr Engine::RequestId kCancelled = ~Engine::RequestId{0};
   Engine& engine_;
-  absl::Mutex mutex_;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  Engine::RequestId id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<Engine::RequestId> id_{0};  // 0 until it started; or kCancelled, which stays
 };
 
 // Thread-safe. What it is given must outlive it.

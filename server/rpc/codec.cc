@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kLengthDelimited = 2;
 constexpr int kVarint = 0;
+// What an answer's head takes at most in nearly all cases.
+constexpr size_t kHeadBytes = 64;
 // Messages stay below 2 GiB; the rest is for their heads.
 constexpr int64_t kResponseBytesMax = std::numeric_limits<int32_t>::max() - (1 << 16);
 
@@ -143,14 +145,19 @@ grpc::Slice Alias(absl::Span<const std::byte> bytes, const std::shared_ptr<const
 
 absl::StatusOr<std::shared_ptr<const RawMessage>> RawMessage::From(const grpc::ByteBuffer& buffer) {
   auto message = std::make_shared<RawMessage>();
+  const auto add = [&](const grpc::Slice& slice) {
+    message->pieces.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
+    message->bytes += slice.size();
+  };
+  if (buffer.TrySingleSlice(&message->only).ok()) {
+    add(message->only);
+    return message;
+  }
   if (!buffer.Dump(&message->slices).ok()) {
     return MakeError(Reason::kInternal, "the message could not be read from the transport");
   }
   message->pieces.reserve(message->slices.size());
-  for (const grpc::Slice& slice : message->slices) {
-    message->pieces.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
-    message->bytes += slice.size();
-  }
+  for (const grpc::Slice& slice : message->slices) add(slice);
   return message;
 }
 
@@ -227,7 +234,8 @@ absl::StatusOr<CheckedInputs> CheckInputs(const ServedBlock& block, const Reques
       return BadTensor(absl::StrCat(expected.name, ": expected the shape of ", block.inputs[0].name,
                                     ", ", Given(*first), ", got ", Given(*given[i])));
     }
-    checked.inputs[i] = {true, *FromWire(given[i]->data_type), given[i]->data};
+    const auto& pieces = given[i]->data;
+    checked.inputs[i] = {true, *FromWire(given[i]->data_type), {pieces.begin(), pieces.end()}};
   }
   checked.form.optional_outputs = optional_outputs;
   absl::Status status = CheckResponseSize(block, checked.tokens);
@@ -251,17 +259,21 @@ grpc::ByteBuffer EncodedMessage::ToByteBuffer() const {
 EncodedMessage EncodeResponse(const ServedBlock& block, const AnswerForm& form,
                               const Outcome& outcome) {
   EncodedMessage message;
-  std::string head;
+  message.slices.reserve(2 * block.outputs.size() + 1);
+  std::string head, extents, tensor;
+  head.reserve(kHeadBytes);
+  tensor.reserve(kHeadBytes);
+  for (int axis = 0; axis < form.axes; ++axis) {
+    AppendVarint(static_cast<uint64_t>(form.extent[axis]), &extents);
+  }
+  const size_t leading = extents.size();
   for (size_t i = 0; i < block.outputs.size(); ++i) {
     const BlockTensor& output = block.outputs[i];
     if (output.optional && !form.optional_outputs) continue;
     const absl::Span<const std::byte> data = outcome.outputs[i];
-    std::string extents;
-    for (int axis = 0; axis < form.axes; ++axis) {
-      AppendVarint(static_cast<uint64_t>(form.extent[axis]), &extents);
-    }
+    extents.resize(leading);
     AppendVarint(static_cast<uint64_t>(output.columns), &extents);
-    std::string tensor;
+    tensor.clear();
     AppendString(1, output.name, &tensor);
     AppendTag(2, kVarint, &tensor);
     AppendVarint(ToWire(output.dtypes.front()), &tensor);

@@ -24,8 +24,9 @@ namespace fuseblock {
 // A raw message's slices, and views of them as the wire parser takes them. Holds the slices, so
 // whatever points into them is valid as long as it.
 struct RawMessage {
-  std::vector<grpc::Slice> slices;
-  std::vector<WirePiece> pieces;
+  std::vector<grpc::Slice> slices;  // one that is alone is in `only`
+  grpc::Slice only;
+  absl::InlinedVector<WirePiece, 2> pieces;
   size_t bytes = 0;
 
   // Takes references, copies nothing. INTERNAL when the buffer can't be read.

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
@@ -32,13 +32,13 @@ struct WireTensor {
   int64_t rank = 0;                           // as sent, also where it is above kWireRankMax
   std::array<int64_t, kWireRankMax> shape{};  // the first `rank` of them
   size_t bytes = 0;                           // of data
-  std::vector<WirePiece> data;                // in order, none empty
+  absl::InlinedVector<WirePiece, 2> data;     // in order, none empty
 };
 
 // fuseblock.v1.RunBlockRequest.
 struct WireRequest {
   std::string block, revision;
-  std::vector<WireTensor> inputs;
+  absl::InlinedVector<WireTensor, 1> inputs;
 };
 
 // fuseblock.v1.StreamBlocksRequest.

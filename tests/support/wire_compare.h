@@ -31,7 +31,7 @@ inline std::vector<WirePiece> CutWire(std::string_view message,
   return pieces;
 }
 
-inline std::string Join(const std::vector<WirePiece>& pieces) {
+inline std::string Join(absl::Span<const WirePiece> pieces) {
   std::string text;
   for (const WirePiece& piece : pieces) {
     text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
