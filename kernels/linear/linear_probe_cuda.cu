@@ -19,7 +19,7 @@ constexpr int64_t kProbeSizes[] = {1,  2,   3,   5,   8,   16,  17,  32,   33,
 constexpr int kCandidates = 8;
 // FP32 sums of that many products each, added in order. Products of 16-bit tensors keep one chain:
 // their own rounding is far above what it loses.
-constexpr int64_t kFloatSegment = 192;
+constexpr int64_t kFloatSegment = 128;
 
 cudaError_t FromCublas(cublasStatus_t status) {
   switch (status) {

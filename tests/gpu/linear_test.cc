@@ -49,7 +49,7 @@ double HalfSpacing(DType dtype, double magnitude) {
 }
 
 // FP32 sums are made of chains of at most that many products.
-constexpr int64_t kFloatSegment = 192;
+constexpr int64_t kFloatSegment = 128;
 
 // In FP32: the roundings of a segment's chain, one for each segment and one for the bias. On tensor
 // cores a step adds 16 products to the sum and cuts 17 addends at 2^-25 of the largest: K * 17 / 32
