@@ -66,7 +66,8 @@ const CublasLt* Load() {
       Find(library, "cublasLtMatmulPreferenceDestroy", lt->MatmulPreferenceDestroy) &&
       Find(library, "cublasLtMatmulPreferenceSetAttribute", lt->MatmulPreferenceSetAttribute) &&
       Find(library, "cublasLtMatrixLayoutCreate", lt->MatrixLayoutCreate) &&
-      Find(library, "cublasLtMatrixLayoutDestroy", lt->MatrixLayoutDestroy);
+      Find(library, "cublasLtMatrixLayoutDestroy", lt->MatrixLayoutDestroy) &&
+      Find(library, "cublasLtMatrixLayoutSetAttribute", lt->MatrixLayoutSetAttribute);
   return complete ? lt : nullptr;
 }
 

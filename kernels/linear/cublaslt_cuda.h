@@ -21,6 +21,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) MatmulPreferenceSetAttribute;
   decltype(&cublasLtMatrixLayoutCreate) MatrixLayoutCreate;
   decltype(&cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy;
+  decltype(&cublasLtMatrixLayoutSetAttribute) MatrixLayoutSetAttribute;
 };
 
 // Null when no folder has libcublasLt.so.13. Looked for in $FUSEBLOCK_CUBLASLT (a file), where the

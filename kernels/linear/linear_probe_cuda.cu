@@ -20,6 +20,9 @@ constexpr int kCandidates = 8;
 // FP32 sums of that many products each, added in order. Products of 16-bit tensors keep one chain:
 // their own rounding is far above what it loses.
 constexpr int64_t kFloatSegment = 128;
+// Up to that many rows, whose products are small beside the weight, all segments are multiplied by
+// one call; above, one after the other, each onto the sum in y.
+constexpr int64_t kRowsAtOnce = 32;
 
 cudaError_t FromCublas(cublasStatus_t status) {
   switch (status) {
@@ -50,21 +53,21 @@ cudaDataType_t CublasType(int dtype) {
   }
 }
 
-// The three matrices of a product with that many rows, over `k` of the inner axis.
+// What one call multiplies of the inner axis: `count` neighbouring segments of `k`, each a product
+// of its own.
+struct Part {
+  int64_t k, count;
+};
+
+// The three matrices of a call; several products' outputs follow one another.
 class Layouts {
  public:
-  Layouts(const PinnedProducts& products, const PinnedProduct& product, int64_t k, int64_t rows,
+  Layouts(const PinnedProducts& products, const PinnedProduct& product, Part part, int64_t rows,
           int64_t x_stride, int64_t y_stride)
       : lt_(*products.lt) {
-    const auto make = [&](cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t length,
-                          int64_t count, int64_t stride) {
-      if (status_ != CUBLAS_STATUS_SUCCESS) return;
-      status_ = lt_.MatrixLayoutCreate(layout, type, static_cast<uint64_t>(length),
-                                       static_cast<uint64_t>(count), stride);
-    };
-    make(&weight, product.type, k, products.n, products.k);
-    make(&x, product.type, k, rows, x_stride);
-    make(&y, product.out_type, products.n, rows, y_stride);
+    Make(&weight, product.type, part.k, products.n, products.k, part, part.k);
+    Make(&x, product.type, part.k, rows, x_stride, part, part.k);
+    Make(&y, product.out_type, products.n, rows, y_stride, part, rows * y_stride);
   }
   Layouts(const Layouts&) = delete;
   Layouts& operator=(const Layouts&) = delete;
@@ -78,33 +81,115 @@ class Layouts {
   cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr;
 
  private:
+  void Make(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t length, int64_t count,
+            int64_t stride, Part part, int64_t to_next) {
+    const auto products = static_cast<int32_t>(part.count);
+    const auto ok = [&] { return status_ == CUBLAS_STATUS_SUCCESS; };
+    if (ok()) {
+      status_ = lt_.MatrixLayoutCreate(layout, type, static_cast<uint64_t>(length),
+                                       static_cast<uint64_t>(count), stride);
+    }
+    if (products == 1) return;
+    if (ok()) {
+      status_ = lt_.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &products,
+                                             sizeof(products));
+    }
+    if (ok()) {
+      status_ = lt_.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                             &to_next, sizeof(to_next));
+    }
+  }
+
   const CublasLt& lt_;
   cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;
 };
 
-// How much of the inner axis is one chain of additions.
-int64_t SegmentOf(const PinnedProducts& products, const PinnedProduct& product) {
-  return product.type == CUDA_R_32F ? std::min(products.k, kFloatSegment) : products.k;
+// What a product with that many rows begins with; the rest follows in the same way.
+Part FirstPart(const PinnedProducts& products, const PinnedProduct& product, int64_t rows) {
+  if (product.type != CUDA_R_32F || products.k <= kFloatSegment) return {products.k, 1};
+  return {kFloatSegment, rows <= kRowsAtOnce ? products.k / kFloatSegment : 1};
+}
+
+// The operands of a product, all on 16-byte boundaries.
+struct Operands {
+  const void* weight;
+  const void* x;
+  int64_t x_stride, rows;
+  void* y;
+  int64_t y_stride;
+};
+
+// The part of the inner axis from `first` on, times `onto` of what y holds more.
+cublasStatus_t MultiplyPart(const PinnedProducts& products, const PinnedProduct& product,
+                            const cublasLtMatmulAlgo_t& algorithm, const Operands& of, Part part,
+                            int64_t first, float onto, cudaStream_t stream) {
+  const Layouts layouts(products, product, part, of.rows, of.x_stride, of.y_stride);
+  if (layouts.status() != CUBLAS_STATUS_SUCCESS) return layouts.status();
+  const int64_t skip = first * (product.type == CUDA_R_32F ? 4 : 2);
+  const float one = 1.0f;
+  return products.lt->Matmul(products.handle, products.desc, &one,
+                             static_cast<const std::byte*>(of.weight) + skip, layouts.weight,
+                             static_cast<const std::byte*>(of.x) + skip, layouts.x, &onto, of.y,
+                             layouts.y, of.y, layouts.y, &algorithm, nullptr, 0, stream);
+}
+
+// y = the sum of `count` parts [rows, n], in order, as adding each onto y would round it.
+__global__ void AddPartsKernel(const float4* parts, int64_t count, int64_t rows, int64_t n4,
+                               float4* y, int64_t y_stride4) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= rows * n4) return;
+  float4 sum = parts[i];
+#pragma unroll 4
+  for (int64_t part = 1; part < count; ++part) {
+    const float4 more = parts[part * rows * n4 + i];
+    sum.x += more.x;
+    sum.y += more.y;
+    sum.z += more.z;
+    sum.w += more.w;
+  }
+  y[i / n4 * y_stride4 + i % n4] = sum;
+}
+
+// The segments at once, into scratch of the stream's own, and their sum.
+cublasStatus_t MultiplyAtOnce(const PinnedProducts& products, const PinnedProduct& product,
+                              const cublasLtMatmulAlgo_t& algorithm, const Operands& of, Part part,
+                              cudaStream_t stream) {
+  const int64_t done = part.k * part.count, rest = products.k - done;
+  const int64_t count = part.count + (rest > 0 ? 1 : 0);
+  float* parts = nullptr;
+  if (cudaMallocAsync(&parts, static_cast<size_t>(count * of.rows * products.n) * sizeof(float),
+                      stream) != cudaSuccess) {
+    return CUBLAS_STATUS_ALLOC_FAILED;
+  }
+  Operands to = of;
+  to.y = parts;
+  to.y_stride = products.n;
+  cublasStatus_t status = MultiplyPart(products, product, algorithm, to, part, 0, 0.0f, stream);
+  if (status == CUBLAS_STATUS_SUCCESS && rest > 0) {
+    to.y = parts + part.count * of.rows * products.n;
+    status = MultiplyPart(products, product, algorithm, to, {rest, 1}, done, 0.0f, stream);
+  }
+  constexpr int kBlock = 256;
+  const int64_t n4 = products.n / 4;
+  if (status == CUBLAS_STATUS_SUCCESS &&
+      Launch(AddPartsKernel, CeilDiv(of.rows * n4, kBlock), dim3(kBlock), stream,
+             reinterpret_cast<const float4*>(parts), count, of.rows, n4, static_cast<float4*>(of.y),
+             of.y_stride / 4) != cudaSuccess) {
+    status = CUBLAS_STATUS_EXECUTION_FAILED;
+  }
+  if (cudaFreeAsync(parts, stream) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
+  return status;
 }
 
 cublasStatus_t MultiplyBy(const PinnedProducts& products, const PinnedProduct& product,
-                          const cublasLtMatmulAlgo_t& algorithm, const void* weight, const void* x,
-                          int64_t x_stride, int64_t rows, void* y, int64_t y_stride,
+                          const cublasLtMatmulAlgo_t& algorithm, const Operands& of,
                           cudaStream_t stream) {
-  const int64_t segment = SegmentOf(products, product);
-  const int64_t size = product.type == CUDA_R_32F ? 4 : 2;
-  const Layouts whole(products, product, segment, rows, x_stride, y_stride);
-  const Layouts rest(products, product, products.k % segment, rows, x_stride, y_stride);
-  if (whole.status() != CUBLAS_STATUS_SUCCESS) return whole.status();
-  const float one = 1.0f;
-  for (int64_t k = 0; k < products.k; k += segment) {
-    const Layouts& part = products.k - k < segment ? rest : whole;
-    if (part.status() != CUBLAS_STATUS_SUCCESS) return part.status();
-    const float onto = k == 0 ? 0.0f : 1.0f;  // what is in y already counts
-    const cublasStatus_t status = products.lt->Matmul(
-        products.handle, products.desc, &one, static_cast<const std::byte*>(weight) + k * size,
-        part.weight, static_cast<const std::byte*>(x) + k * size, part.x, &onto, y, part.y, y,
-        part.y, &algorithm, nullptr, 0, stream);
+  const Part part = FirstPart(products, product, of.rows);
+  if (part.count > 1) return MultiplyAtOnce(products, product, algorithm, of, part, stream);
+  for (int64_t k = 0; k < products.k; k += part.k) {
+    const Part next{std::min(part.k, products.k - k), 1};
+    const cublasStatus_t status =
+        MultiplyPart(products, product, algorithm, of, next, k, k == 0 ? 0.0f : 1.0f, stream);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -122,7 +207,7 @@ CandidateList Candidates(const PinnedProducts& products, const PinnedProduct& pr
                          int64_t rows) {
   const CublasLt& lt = *products.lt;
   CandidateList found;
-  const Layouts layouts(products, product, SegmentOf(products, product), rows, products.k,
+  const Layouts layouts(products, product, FirstPart(products, product, rows), rows, products.k,
                         products.n);
   cublasLtMatmulPreference_t preference = nullptr;
   if (layouts.status() != CUBLAS_STATUS_SUCCESS ||
@@ -264,9 +349,10 @@ class Probe {
   bool Run(const PinnedProduct& product, const cublasLtMatmulAlgo_t& algorithm, int64_t first_row,
            int64_t rows, void* y) {
     if (scratch_.error != cudaSuccess) return false;
-    const cublasStatus_t status = MultiplyBy(products_, product, algorithm, weight_,
-                                             static_cast<std::byte*>(x_) + first_row * row_bytes_,
-                                             products_.k, rows, y, products_.n, scratch_.stream);
+    const Operands of{weight_,     static_cast<std::byte*>(x_) + first_row * row_bytes_,
+                      products_.k, rows,
+                      y,           products_.n};
+    const cublasStatus_t status = MultiplyBy(products_, product, algorithm, of, scratch_.stream);
     if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();
     return status == CUBLAS_STATUS_SUCCESS;
   }
@@ -394,8 +480,8 @@ cudaError_t Multiply(const PinnedProducts& products, const PinnedProduct& produc
                      int64_t y_stride, cudaStream_t stream) {
   int range = 0;
   while (rows > kRowRanges[range].rows) ++range;
-  return FromCublas(MultiplyBy(products, product, product.algorithms[range], weight, x, x_stride,
-                               rows, y, y_stride, stream));
+  return FromCublas(MultiplyBy(products, product, product.algorithms[range],
+                               {weight, x, x_stride, rows, y, y_stride}, stream));
 }
 
 }  // namespace fuseblock
