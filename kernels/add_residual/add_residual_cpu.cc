@@ -19,9 +19,9 @@ struct AddFunction {
 template <class Z, class X, class R>
 void AddTyped(const AddResidualArgs& args) {
   for (int64_t row = 0; row < args.z.rows; ++row) {
-    Map(args.z.cols, AddFunction(), static_cast<Z*>(args.z.data) + row * args.z.stride,
-        static_cast<const X*>(args.x.data) + row * args.x.stride,
-        static_cast<const R*>(args.r.data) + row * args.r.stride);
+    Map<0>(args.z.cols, AddFunction(), static_cast<Z*>(args.z.data) + row * args.z.stride,
+           static_cast<const X*>(args.x.data) + row * args.x.stride,
+           static_cast<const R*>(args.r.data) + row * args.r.stride);
   }
 }
 

@@ -79,8 +79,7 @@ namespace fuseblock {
 HWY_EXPORT(AddRmsNormRows);
 
 absl::Status AddRmsNormHighway(const ExecutionContext& context, const AddRmsNormArgs& args) {
-  int64_t row_bytes = 3 * args.y.cols * SizeOf(args.dtype);
-  if (args.residual_out) row_bytes += args.y.cols * SizeOf(args.residual_out_dtype);
+  const int64_t row_bytes = args.y.cols * ComputedBytes(args.residual_out ? 4 : 3);
   const FloatVector factor(args.weight, args.weight_dtype, args.params.weight_offset, args.y.cols,
                            1.0f);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {

@@ -44,15 +44,16 @@ HWY_INLINE void MapPair(const F& f, Out* out, const In*... in) {
   }
 }
 
-// out[i] = f(in[i]...) for count elements; out may be one of the inputs.
-template <class Out, class F, class... In>
+// out[i] = f(in[i]...) for count elements; out may be one of the inputs. kAhead: 0 where f is too
+// short to be in the way of the next loads.
+template <int64_t kAhead = kFetchAhead, class Out, class F, class... In>
 HWY_INLINE void Map(int64_t count, const F& f, Out* out, const In*... in) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   int64_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    if (i + 2 * lanes + kFetchAhead <= count) {
-      Fetch(out + i + kFetchAhead);
-      (Fetch(in + i + kFetchAhead), ...);
+    if (kAhead > 0 && i + 2 * lanes + kAhead <= count) {
+      Fetch(out + i + kAhead);
+      (Fetch(in + i + kAhead), ...);
     }
     MapPair(f, out + i, in + i...);
   }

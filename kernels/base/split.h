@@ -16,14 +16,21 @@ inline constexpr int64_t kTaskBytesMin = 128 << 10;
 // More tasks than threads, so that a slow thread does not hold up the rest.
 inline constexpr int64_t kTasksPerThreadMax = 4;
 
+// What an element counts for where more than an addition is done to it in so many operands:
+// rounding and functions take as long for 16 bits as for FP32.
+constexpr int64_t ComputedBytes(int64_t operands) {
+  return operands * static_cast<int64_t>(sizeof(float));
+}
+
 // Calls body(begin, end) for ranges that cover [0, units), each once; `unit_bytes` are the bytes
-// that one unit reads and writes.
+// that one unit reads and writes, or ComputedBytes.
 inline void ForRanges(const ParallelFor& parallel_for, int64_t units, int64_t unit_bytes,
                       absl::FunctionRef<void(int64_t, int64_t)> body) {
   if (units <= 0) return;
   const int64_t task_units_min =
       std::max<int64_t>(1, kTaskBytesMin / std::max<int64_t>(1, unit_bytes));
-  const int64_t tasks = std::min(units / task_units_min, parallel_for.threads * kTasksPerThreadMax);
+  int64_t tasks = std::min(units / task_units_min, parallel_for.threads * kTasksPerThreadMax);
+  if (tasks > parallel_for.threads) tasks -= tasks % parallel_for.threads;  // the same for each
   if (tasks <= 1 || parallel_for.threads <= 1) return body(0, units);
   const int64_t per_task = units / tasks;
   const int64_t longer = units % tasks;  // the first tasks take one unit more

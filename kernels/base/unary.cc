@@ -37,8 +37,7 @@ int LaunchUnary(FuseblockUnary* launch, const UnaryArgs& args, void* stream) {
 absl::Status UnaryInParts(const ExecutionContext& context, const UnaryArgs& args,
                           absl::FunctionRef<void(const UnaryArgs&)> rows) {
   const auto split = ElementSplit::Of(args.y, args.x);
-  const int64_t element_bytes = SizeOf(args.x_dtype) + SizeOf(args.y_dtype);
-  ForRanges(context.parallel_for, split.units(), split.unit_elements() * element_bytes,
+  ForRanges(context.parallel_for, split.units(), split.unit_elements() * ComputedBytes(2),
             [&](int64_t begin, int64_t end) {
               UnaryArgs part = args;
               part.x = split.Part(args.x, args.x_dtype, begin, end);

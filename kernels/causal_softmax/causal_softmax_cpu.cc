@@ -66,7 +66,7 @@ namespace fuseblock {
 HWY_EXPORT(CausalSoftmaxRow);
 
 absl::Status CausalSoftmaxHighway(const ExecutionContext& context, const CausalSoftmaxArgs& args) {
-  const int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
+  const int64_t row_bytes = args.y.cols * ComputedBytes(2);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
     const auto scratch = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(args.y.cols));
     for (int64_t turn = begin; turn < end; ++turn) {

@@ -94,7 +94,7 @@ namespace fuseblock {
 HWY_EXPORT(LayerNormRows);
 
 absl::Status LayerNormHighway(const ExecutionContext& context, const LayerNormArgs& args) {
-  const int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
+  const int64_t row_bytes = args.y.cols * ComputedBytes(2);
   const FloatVector weight(args.weight, args.weight_dtype, 0, args.y.cols, 1.0f);
   const FloatVector bias(args.bias, args.weight_dtype, 0, args.y.cols, 0.0f);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {

@@ -49,7 +49,7 @@ namespace fuseblock {
 HWY_EXPORT(RmsNormRows);
 
 absl::Status RmsNormHighway(const ExecutionContext& context, const RmsNormArgs& args) {
-  const int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
+  const int64_t row_bytes = args.y.cols * ComputedBytes(2);
   const FloatVector factor(args.weight, args.weight_dtype, args.params.weight_offset, args.y.cols,
                            1.0f);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {

@@ -55,7 +55,7 @@ namespace fuseblock {
 HWY_EXPORT(SoftmaxRows);
 
 absl::Status SoftmaxHighway(const ExecutionContext& context, const UnaryArgs& args) {
-  const int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
+  const int64_t row_bytes = args.y.cols * ComputedBytes(2);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
     UnaryArgs part = args;
     part.x = RowRange(args.x, args.x_dtype, begin, end);

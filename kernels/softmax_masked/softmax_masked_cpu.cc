@@ -76,8 +76,7 @@ namespace fuseblock {
 HWY_EXPORT(SoftmaxMaskedRows);
 
 absl::Status SoftmaxMaskedHighway(const ExecutionContext& context, const SoftmaxMaskedArgs& args) {
-  int64_t row_bytes = args.y.cols * (SizeOf(args.x_dtype) + SizeOf(args.y_dtype));
-  if (args.mask) row_bytes += args.y.cols * SizeOf(args.mask_dtype);
+  const int64_t row_bytes = args.y.cols * ComputedBytes(args.mask ? 3 : 2);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
     SoftmaxMaskedArgs part = args;
     part.x = RowRange(args.x, args.x_dtype, begin, end);

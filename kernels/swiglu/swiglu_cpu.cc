@@ -60,8 +60,7 @@ HWY_EXPORT(SwiGluRows);
 
 absl::Status SwiGluHighway(const ExecutionContext& context, const SwiGluArgs& args) {
   const auto split = ElementSplit::Of(args.y, args.gate, args.up);
-  const int64_t element_bytes = 2 * SizeOf(args.in_dtype) + SizeOf(args.y_dtype);
-  ForRanges(context.parallel_for, split.units(), split.unit_elements() * element_bytes,
+  ForRanges(context.parallel_for, split.units(), split.unit_elements() * ComputedBytes(3),
             [&](int64_t begin, int64_t end) {
               SwiGluArgs part = args;
               part.gate = split.Part(args.gate, args.in_dtype, begin, end);

@@ -89,8 +89,7 @@ namespace fuseblock {
 HWY_EXPORT(SwiGluClampedRows);
 
 absl::Status SwiGluClampedHighway(const ExecutionContext& context, const SwiGluClampedArgs& args) {
-  const int64_t row_bytes =
-      args.y.cols * (2 * SizeOf(args.in_dtype) + static_cast<int64_t>(SizeOf(args.y_dtype)));
+  const int64_t row_bytes = args.y.cols * ComputedBytes(3);
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
     SwiGluClampedArgs part = args;
     part.gate_up = RowRange(args.gate_up, args.in_dtype, begin, end);

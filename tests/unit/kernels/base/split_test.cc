@@ -1,5 +1,6 @@
 #include "kernels/base/split.h"
 
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -36,6 +37,15 @@ TEST(ForRanges, SmallWorkIsNotHandedOver) {
   EXPECT_EQ(tasks, 0);
   ForRanges({8, &tasks, Count}, 200, kTaskBytesMin / 100, [](int64_t, int64_t) {});
   EXPECT_EQ(tasks, 2);
+}
+
+// Three of one length would take two threads as long as four.
+TEST(ForRanges, EveryThreadHasAsManyTasks) {
+  for (const auto& [units, expected] : {std::pair{2, 2}, {3, 2}, {5, 4}, {100, 8}}) {
+    int64_t tasks = 0;
+    ForRanges({2, &tasks, Count}, units, kTaskBytesMin, [](int64_t, int64_t) {});
+    EXPECT_EQ(tasks, expected) << units;
+  }
 }
 
 TEST(ElementSplit, DenseOperandsAreOneRun) {
