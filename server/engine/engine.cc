@@ -132,8 +132,9 @@ absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, Engine
   const Prediction prediction = PredictLocked(block, serving, request, entry->submitted);
   absl::StatusOr<Ticket> ticket =
       admission->Admit({request.tokens, entry->bytes, entry->submitted, entry->deadline,
-                        prediction.finish, prediction.backlog});
+                        prediction.finish * lateness.Factor(), prediction.backlog});
   if (!ticket.ok()) return ticket.status();
+  entry->predicted = prediction.finish;
   entry->ticket = *std::move(ticket);
   entry->cost = CostLocked(block, serving, *form, request.tokens);
   entry->id = next_id++;
@@ -242,6 +243,14 @@ FairQueue::Entries Engine::Impl::ForgetLocked(FairQueue::Entries removed) {
   return removed;
 }
 
+FairQueue::Entries Engine::Impl::ForgetExpiredLocked(FairQueue::Entries expired) {
+  for (const auto& entry : expired) {
+    // At least so long; it is late whatever it would have taken.
+    lateness.Observe(entry->predicted, entry->deadline - entry->submitted);
+  }
+  return ForgetLocked(std::move(expired));
+}
+
 void Engine::Impl::Refuse(FairQueue::Entries refused, Reason reason, std::string_view message,
                           absl::Duration retry_after) {
   for (const auto& entry : refused) {
@@ -281,7 +290,7 @@ void Engine::Impl::Drain(absl::Time deadline) {
 void Engine::Impl::RunTimer() {
   std::unique_lock<std::mutex> lock(mutex);
   while (!timer_stops) {
-    FairQueue::Entries expired = ForgetLocked(queue.TakeExpired(MonotonicNow()));
+    FairQueue::Entries expired = ForgetExpiredLocked(queue.TakeExpired(MonotonicNow()));
     if (!expired.empty()) {
       lock.unlock();
       Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");

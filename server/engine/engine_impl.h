@@ -17,6 +17,7 @@
 #include "server/engine/devices.h"
 #include "server/engine/engine.h"
 #include "server/engine/lane.h"
+#include "server/engine/lateness.h"
 #include "server/engine/queue.h"
 #include "server/observe/metrics.h"
 
@@ -89,6 +90,7 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<DeviceState>> devices;
   std::vector<bool> healthy;  // by device
   FairQueue queue;
+  Lateness lateness;
   std::unordered_map<RequestId, Entry*> entries;  // queued and running
   RequestId next_id = 1;
   int64_t unanswered = 0;  // admitted, and `done` has not returned
@@ -125,6 +127,7 @@ struct Engine::Impl {
   void Refuse(FairQueue::Entries refused, Reason reason, std::string_view message,
               absl::Duration retry_after = absl::ZeroDuration());
   FairQueue::Entries ForgetLocked(FairQueue::Entries removed);
+  FairQueue::Entries ForgetExpiredLocked(FairQueue::Entries expired);
   bool CanFallBackFrom(size_t device) const;
   void Quarantine(size_t device, const std::string& reason);
   void RunTimer();

@@ -195,7 +195,7 @@ bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch,
   };
   const absl::Time now = MonotonicNow();
   queue.Take(mine, now, &batch->entries, expired);
-  *expired = ForgetLocked(std::move(*expired));
+  *expired = ForgetExpiredLocked(std::move(*expired));
   if (batch->empty()) return false;
   int64_t tokens = 0;
   for (const auto& entry : batch->entries) {
@@ -362,9 +362,11 @@ void Engine::Impl::Quarantine(size_t device, const std::string& reason) {
 
 std::vector<bool> Engine::Impl::Forget(const Batch& batch) {
   std::vector<bool> cancelled;
+  const absl::Time now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex);
   for (const auto& entry : batch.entries) {
     cancelled.push_back(entry->cancelled);
+    lateness.Observe(entry->predicted, now - entry->submitted);
     entries.erase(entry->id);
   }
   return cancelled;

@@ -33,7 +33,8 @@ struct Entry {
   int64_t bytes = 0;
   absl::Time submitted;
   absl::Time deadline = absl::InfiniteFuture();
-  absl::Duration cost;  // what it was predicted to take of a lane when it was queued
+  absl::Duration cost;       // what it was predicted to take of a lane when it was queued
+  absl::Duration predicted;  // from `submitted` to its answer
   Ticket ticket;
   bool running = false;    // a lane has it
   bool cancelled = false;  // while it ran

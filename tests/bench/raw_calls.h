@@ -11,7 +11,24 @@
 #include <string>
 #include <vector>
 
+#include "client/cpp/client.h"
+#include "client/cpp/encoded.h"
+
 namespace fuseblock::testing {
+
+inline size_t ElementBytes(const std::string& dtype) { return dtype == "fp32" ? 4 : 2; }
+
+// One input "x" of that many rows, filled with a small positive number. dtype: fp32, fp16 or bf16.
+inline grpc::ByteBuffer MadeUpRequest(const std::string& block, int64_t tokens, int64_t columns,
+                                      const std::string& dtype) {
+  const v1::DataType data_type = dtype == "fp32"   ? v1::DATA_TYPE_FP32
+                                 : dtype == "fp16" ? v1::DATA_TYPE_FP16
+                                                   : v1::DATA_TYPE_BF16;
+  const std::string x(static_cast<size_t>(tokens * columns) * ElementBytes(dtype), '\x3c');
+  return client::Request(block, {{"x", data_type, {tokens, columns}, client::Bytes(x)}})
+      .encoded()
+      .Unary();
+}
 
 struct RawCall {
   std::unique_ptr<grpc::ClientContext> context;

@@ -22,8 +22,6 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/client.h"
-#include "client/cpp/encoded.h"
 #include "tests/bench/raw_calls.h"
 
 namespace fuseblock::testing {
@@ -156,17 +154,10 @@ int Main(char** arguments) {
   const int in_flight = std::atoi(arguments[6]), channels = std::atoi(arguments[7]);
   const int rounds = std::atoi(arguments[8]);
   const double seconds = std::atof(arguments[9]);
-  const v1::DataType data_type = dtype == "fp32"   ? v1::DATA_TYPE_FP32
-                                 : dtype == "fp16" ? v1::DATA_TYPE_FP16
-                                                   : v1::DATA_TYPE_BF16;
-  const size_t bytes = static_cast<size_t>(tokens * columns) * (dtype == "fp32" ? 4 : 2);
   if (tokens < 1 || columns < 1 || in_flight < 1 || channels < 1 || rounds < 1) {
     Die("expected numbers above 0");
   }
-  // 0x3c3c in both halves: a small positive number in every dtype.
-  const std::string x(bytes, '\x3c');
-  const client::Request encoded(block, {{"x", data_type, {tokens, columns}, client::Bytes(x)}});
-  const grpc::ByteBuffer request = encoded.encoded().Unary();
+  const grpc::ByteBuffer request = MadeUpRequest(block, tokens, columns, dtype);
 
   Contender echo("echo", arguments[0], channels), server("server", arguments[1], channels);
   double unused = 0;
@@ -179,7 +170,8 @@ int Main(char** arguments) {
     if (round % 2 == 1) std::swap(order[0], order[1]);
     for (Contender* each : order) Measure(*each, request, in_flight, seconds);
   }
-  std::printf("{\"payload_bytes\": %zu, ", bytes);
+  std::printf("{\"payload_bytes\": %zu, ",
+              static_cast<size_t>(tokens * columns) * ElementBytes(dtype));
   Print(echo);
   Print(server);
   std::printf("\"phases_us\": {");

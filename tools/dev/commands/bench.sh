@@ -1,6 +1,7 @@
-# bench: times kernels and requests on this machine's CPU: ./dev bench [ffn|rpc|memory|numerics] [ARGUMENT...]
+# bench: times kernels and requests on this machine's CPU: ./dev bench [ffn|rpc|overload|memory|numerics] [ARGUMENT...]
 #   ffn               the program of tests/bench; without a name: it and rpc
 #   rpc [ARGUMENT..]  requests through the server beside a bare gRPC echo: rpc_latency, rpc_throughput
+#   overload [ARG..]  an open loop at 2, 4 and 10 times the server's capacity: overload
 #   memory [WORD]     the row kernels beside PyTorch, 1 and 2 threads: evidence/records/cpu_memory_bound
 #   numerics [WORD]   their largest errors beside PyTorch's: evidence/records/numerics
 # WORD: a part of KERNEL/SHAPE/DTYPE. PyTorch is that of the Python in FUSEBLOCK_TORCH_PYTHON, or is
@@ -27,6 +28,13 @@ bench_rpc() {  # ARGUMENT...: of bench_rpc.py
   "$demo_python" tools/bench/bench_rpc.py --build build/release "$@"
 }
 
+bench_overload() {  # ARGUMENT...: of bench_overload.py
+  need_demo_python
+  build release fuseblock-server fuseblock_bench_rpc fuseblock_bench_echo fuseblock_bench_open_loop
+  title "overload"
+  "$demo_python" tools/bench/bench_overload.py --build build/release "$@"
+}
+
 bench_memory() {  # [WORD]
   local threads
   need_torch
@@ -48,7 +56,7 @@ bench_numerics() {  # [WORD]
 main() {
   need_debian build
   case ${1:-} in
-    ffn | rpc | memory | numerics) "bench_$1" "${@:2}" ;;
+    ffn | rpc | overload | memory | numerics) "bench_$1" "${@:2}" ;;
     '') bench_ffn && bench_rpc ;;
     *) usage_error "no benchmark '$1'; ./dev help bench lists them" ;;
   esac
