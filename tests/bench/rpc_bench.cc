@@ -8,9 +8,9 @@
 //   {"payload_bytes": n,
 //    "echo":   {"p50_us": [...], "p99_us": [...], "requests_per_s": [...], "requests": n,
 //               "bins_us": [...], "calls": [...]},
-//    "server": {... the same ...}, "phases_us": {"queue": n, ...}}
+//    "server": {... the same ...}, "phases_us_p50": {"queue": n, ...}}
 // The first lists have one number for each round; "calls" counts those whose latency came up to the
-// bin of the same place. Phases are means over calls that asked for them.
+// bin of the same place. Phases are medians over calls that asked for them.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -91,21 +91,22 @@ void Measure(Contender& to, const grpc::ByteBuffer& request, int in_flight, doub
   }
 }
 
-// "queue=1.5,batch=0.2": added to the sums.
-void AddTimings(const RawCall& call, std::map<std::string, double>* sums) {
+using PhaseTimes = std::map<std::string, std::vector<double>>;
+
+// "queue=1.5,batch=0.2": added to what there is.
+void AddTimings(const RawCall& call, PhaseTimes* times) {
   const auto& trailers = call.context->GetServerTrailingMetadata();
   const auto found = trailers.find("fuseblock-timings");
   if (!call.status.ok() || found == trailers.end()) Die("the server sent no timings");
   std::string text(found->second.data(), found->second.size());
   for (char* part = std::strtok(text.data(), ","); part; part = std::strtok(nullptr, ",")) {
     char* equals = std::strchr(part, '=');
-    if (equals != nullptr) (*sums)[std::string(part, equals)] += std::atof(equals + 1);
+    if (equals != nullptr) (*times)[std::string(part, equals)].push_back(std::atof(equals + 1));
   }
 }
 
 // With that many in flight, as the load before it.
-std::map<std::string, double> Phases(RawCaller& caller, const grpc::ByteBuffer& request,
-                                     int in_flight) {
+PhaseTimes Phases(RawCaller& caller, const grpc::ByteBuffer& request, int in_flight) {
   std::vector<RawCall> calls(static_cast<size_t>(in_flight));
   int started = 0;
   const auto start = [&](RawCall& call) {
@@ -115,16 +116,15 @@ std::map<std::string, double> Phases(RawCaller& caller, const grpc::ByteBuffer& 
     ++started;
   };
   for (RawCall& call : calls) start(call);
-  std::map<std::string, double> sums;
+  PhaseTimes times;
   void* tag = nullptr;
   bool ok = false;
   for (int ended = 0; ended < started && caller.queue().Next(&tag, &ok); ++ended) {
     RawCall& call = *static_cast<RawCall*>(tag);
-    AddTimings(call, &sums);
+    AddTimings(call, &times);
     if (started < kTimedCalls) start(call);
   }
-  for (auto& [phase, us] : sums) us /= started;
-  return sums;
+  return times;
 }
 
 void PrintList(const char* name, const std::vector<double>& values) {
@@ -174,10 +174,12 @@ int Main(char** arguments) {
               static_cast<size_t>(tokens * columns) * ElementBytes(dtype));
   Print(echo);
   Print(server);
-  std::printf("\"phases_us\": {");
+  std::printf("\"phases_us_p50\": {");
   const char* separator = "";
-  for (const auto& [phase, us] : Phases(server.caller, request, in_flight)) {
-    std::printf("%s\"%s\": %.1f", separator, phase.c_str(), us);
+  PhaseTimes phases = Phases(server.caller, request, in_flight);
+  for (auto& [phase, us] : phases) {
+    std::nth_element(us.begin(), us.begin() + static_cast<ptrdiff_t>(us.size() / 2), us.end());
+    std::printf("%s\"%s\": %.1f", separator, phase.c_str(), us[us.size() / 2]);
     separator = ", ";
   }
   std::printf("}}\n");

@@ -151,7 +151,7 @@ def result_of(
         "samples": ours["requests"],
         "requests_per_s": round(statistics.median(ours["requests_per_s"]), 1),
         "bytes_per_s": round(statistics.median(ours["requests_per_s"]) * case.payload_bytes()),
-        "phases_us": report["phases_us"],
+        "phases_us_p50": report["phases_us_p50"],
         "peers": {"echo": round(echo_value, 1)},
         "ratio": round(1 / reached if time else reached, 3),
         "bar": {"at_most" if time else "at_least": bar, "reached": round(reached, 3)},

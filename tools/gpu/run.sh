@@ -151,9 +151,10 @@ run_bench() {
     return
   fi
   if [[ $filter == rpc ]]; then
-    local server=$bin/fuseblock-server client=$bin/fuseblock
-    [[ -x $server ]] || server=$PWD/build/cuda/server/fuseblock-server client=$PWD/build/cuda/client/cli/fuseblock
-    python3 tools/gpu/bench_rpc.py --server "$server" --client "$client" --out "$out"
+    local server=$bin/fuseblock-server client=$bin
+    [[ -x $server ]] || server=$PWD/build/cuda/server/fuseblock-server client=$PWD/build/cuda/tests/bench
+    python3 tools/gpu/bench_rpc.py --server "$server" --client "$client/fuseblock_bench_rpc" \
+      --echo "$client/fuseblock_bench_echo" --out "$out"
     return
   fi
   python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" \
