@@ -106,12 +106,12 @@ __device__ float ReduceWarps(const float* scratch, Op op) {
 // Each call of AcrossWarps uses shared scratch of its own, so that one barrier does.
 template <int kWarps>
 struct WarpResults {
-  float* scratch;  // kWarps floats for each value
+  static constexpr int kRoom = kWarps < 4 ? 4 : kWarps;
+  float* scratch;  // kRoom floats for each value
 
   template <int kValues, typename Op>
   __device__ void AcrossWarps(float (&values)[kValues], Op op) {
     if constexpr (kWarps > 1) {
-      constexpr int kRoom = kWarps < 4 ? 4 : kWarps;
       if (threadIdx.x % kWarp == 0) {
 #pragma unroll
         for (int i = 0; i < kValues; ++i) scratch[i * kRoom + threadIdx.x / kWarp] = values[i];
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(Plan::kBlock, kVector ? Plan::kMinBlocks : 1)
   constexpr bool kHoist = Plan::kHoist;
   constexpr int kWarps = kThreads / kWarp;
   constexpr bool kWarpRow = kThreads == kWarp;
-  __shared__ __align__(16) float scratch[Policy::kReductions * (kWarps < 4 ? 4 : kWarps)];
+  __shared__ __align__(16) float scratch[Policy::kReductions * WarpResults<kWarps>::kRoom];
   const int64_t row =
       kWarpRow ? static_cast<int64_t>(blockIdx.x) * (kWarpRowBlock / kWarp) + threadIdx.x / kWarp
                : blockIdx.x;

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kCausalBlock<kThreads>,
   constexpr int N = 16 / sizeof(X);
   constexpr int kUnits = kElements / N;
   constexpr int kWarps = kThreads / kWarp;
-  __shared__ __align__(16) float scratch[kThreads == kWarp ? 1 : 2 * kWarps];
+  __shared__ __align__(16) float scratch[2 * WarpResults<kWarps>::kRoom];
   const int64_t index =
       kThreads == kWarp
           ? static_cast<int64_t>(blockIdx.x) * (kWarpRowBlock / kWarp) + threadIdx.x / kWarp
