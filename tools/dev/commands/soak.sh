@@ -1,5 +1,6 @@
 # soak: mixed load with crashing clients for a long while: ./dev soak [MINUTES]
-# Default 60 minutes. Watches the server's memory and errors; the record is evidence/records/soak.json.
+# Default 60 minutes. Watches the server's memory, errors and counters; the record is
+# evidence/records/soak.json.
 
 main() {
   need_debian build
