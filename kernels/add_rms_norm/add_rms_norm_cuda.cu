@@ -48,18 +48,10 @@ struct SumSource {
   __device__ void Store(const float (&h)[kUnit], int64_t col, Left left) const {
     if (residual_out == nullptr) return;
     if (residual_out_float) {
-      StoreAs<kVector>(static_cast<float*>(residual_out) + col, h, left);
+      StoreRounded<kVector>(h, static_cast<float*>(residual_out) + col, left);
     } else {
-      StoreAs<kVector>(static_cast<T*>(residual_out) + col, h, left);
+      StoreRounded<kVector>(h, static_cast<T*>(residual_out) + col, left);
     }
-  }
-
- private:
-  template <bool kVector, typename Out, typename Left>
-  static __device__ void StoreAs(Out* to, const float (&h)[kUnit], Left left) {
-    Unit<Out, kUnit> out;
-    out.SetRounded(h);
-    out.template Store<kVector>(to, left);
   }
 };
 

@@ -144,6 +144,14 @@ struct Unit {
   }
 };
 
+// The values rounded to T: all of them when kVector, as in Unit::Store, else the first `count`.
+template <bool kVector, typename T, int N, typename Count>
+__device__ void StoreRounded(const float (&values)[N], T* to, Count count) {
+  Unit<T, N> out;
+  out.SetRounded(values);
+  out.template Store<kVector>(to, count);
+}
+
 // Whether every row of the operand starts on a 16-byte boundary.
 inline bool Aligned16(const void* data, int64_t rows, int64_t stride, int element_size) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 &&

@@ -52,9 +52,7 @@ struct RmsPolicy {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] *= ToFloat(w.v[i]) + weight_offset;
     }
-    Unit<Y, N> out;
-    out.SetRounded(values);
-    out.template Store<kVector>(y + row * y_stride + col, left);
+    StoreRounded<kVector>(values, y + row * y_stride + col, left);
   }
 };
 

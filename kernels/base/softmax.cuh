@@ -120,9 +120,7 @@ struct SoftmaxPolicy {
       const float power = kKept ? h[i] : stats.power(h[i]);
       values[i] = power * stats.inverse;
     }
-    Unit<Y, N> out;
-    out.SetRounded(values);
-    out.template Store<kVector>(y + row * y_stride + col, left);
+    StoreRounded<kVector>(values, y + row * y_stride + col, left);
   }
 };
 

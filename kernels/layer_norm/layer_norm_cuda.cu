@@ -111,9 +111,7 @@ struct LayerNormPolicy {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] += ToFloat(columns.bias.v[i]);
     }
-    Unit<Y, N> out;
-    out.SetRounded(values);
-    out.template Store<kVector>(y + row * y_stride + col, left);
+    StoreRounded<kVector>(values, y + row * y_stride + col, left);
   }
 };
 

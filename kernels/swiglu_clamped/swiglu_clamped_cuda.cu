@@ -66,9 +66,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int i = 0; i < N; ++i) {
     values[i] = Clamped<Out>(ToFloat(in.v[2 * i]), ToFloat(in.v[2 * i + 1]));
   }
-  Unit<Out, N> out;
-  out.SetRounded(values);
-  out.template Store<kVector>(y + row * p.y_stride + col, p.cols - col);
+  StoreRounded<kVector>(values, y + row * p.y_stride + col, p.cols - col);
 }
 
 template <typename Out, typename In>
