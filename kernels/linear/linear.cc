@@ -137,7 +137,7 @@ LinearWeight::~LinearWeight() = default;
 absl::StatusOr<LinearWeight> LinearWeight::Prepare(Device device, const ConstTensorView& weight,
                                                    const std::optional<ConstTensorView>& bias,
                                                    WeightLayout layout,
-                                                   const ParallelFor& parallel_for) {
+                                                   const ParallelFor& parallel_for, int segments) {
   if (weight.rank != 2 || !IsFloat(weight.dtype)) {
     return absl::InvalidArgumentError(
         absl::StrCat("weight: expected rank 2 of FP32, FP16 or BF16, got ", Describe(weight)));
@@ -154,6 +154,11 @@ absl::StatusOr<LinearWeight> LinearWeight::Prepare(Device device, const ConstTen
   packed->dtype = weight.dtype;
   packed->n = out_in ? rows->rows : rows->cols;
   packed->k = out_in ? rows->cols : rows->rows;
+  packed->segments = segments;
+  if (segments < 1 || packed->k % segments != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segments: expected a divisor of ", packed->k, " columns, got ", segments));
+  }
   if (bias.has_value()) {
     FUSEBLOCK_RETURN_IF_ERROR(PrepareBias(*bias, *packed));
   }

@@ -36,11 +36,14 @@ class LinearWeight {
   // Copies and packs `weight` (host memory, contiguous rows, FP32, FP16 or BF16) and `bias` (a host
   // [N] of the weight's dtype or FP32) for `device`. The host memory is not needed afterwards.
   // RESOURCE_EXHAUSTED when the device has no room. INTERNAL when on CUDA no algorithm gives a row
-  // the same bits alone and in a batch.
+  // the same bits alone and in a batch. On CUDA, K of 16-bit weights is summed in `segments` equal
+  // parts, which are then added in order: what a kernel that shares K among blocks does, so that
+  // both give a row the same bits. INVALID_ARGUMENT when they do not divide K.
   static absl::StatusOr<LinearWeight> Prepare(Device device, const ConstTensorView& weight,
                                               const std::optional<ConstTensorView>& bias,
                                               WeightLayout layout = WeightLayout::kOutIn,
-                                              const ParallelFor& parallel_for = {});
+                                              const ParallelFor& parallel_for = {},
+                                              int segments = 1);
 
   int64_t n() const;
   int64_t k() const;

@@ -62,7 +62,7 @@ absl::Status PrepareLinearCuda(const void* weight, int64_t stride, LinearWeight:
   char algorithm[64] = "";
   const int error =
       make_plan(packed.device.index, static_cast<int>(packed.dtype), packed.n, packed.k,
-                packed.weight.data(), packed.bias_data(), &packed.plan, algorithm);
+                packed.segments, packed.weight.data(), packed.bias_data(), &packed.plan, algorithm);
   if (error == -1) {
     return absl::InternalError(
         absl::StrCat("linear [", packed.n, ", ", packed.k, "] ", std::string(Name(packed.dtype)),

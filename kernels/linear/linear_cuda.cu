@@ -20,6 +20,7 @@ struct Plan {
   int device = 0;
   int dtype = 0;
   int64_t n = 0, k = 0;
+  int segments = 1;
   const void* weight = nullptr;
   const float* bias = nullptr;
   const PinnedProducts* pinned = nullptr;  // null: plain tiles
@@ -55,13 +56,19 @@ cudaError_t RunPinned(const Plan& plan, const FuseblockCudaRows& x, const Fusebl
   return cudaSuccess;
 }
 
+// Whether FP32 sums are more than y, after a conversion: a sum of segments grows in FP32.
+bool Finishes(const Plan& plan, const FuseblockCudaRows& y, LinearEpilogue epilogue) {
+  return plan.bias != nullptr || epilogue != LinearEpilogue::kNone ||
+         (plan.segments > 1 && y.dtype != static_cast<int>(DType::kF32));
+}
+
 // Through scratch of the stream's own: rows that do not lie on 16-byte boundaries, and sums that
 // are finished before they are rounded.
 cudaError_t RunStaged(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
                       LinearEpilogue epilogue, cudaStream_t stream) {
   const int float_dtype = static_cast<int>(DType::kF32);
   const int64_t rows = std::min(kRowsStaged, x.rows);
-  const bool finishes = plan.bias != nullptr || epilogue != LinearEpilogue::kNone;
+  const bool finishes = Finishes(plan, y, epilogue);
   const bool copies = !Aligned16(x);
   FuseblockCudaRows x_copy{nullptr, x.dtype, rows, x.cols, x.cols};
   FuseblockCudaRows y_copy{nullptr, finishes ? float_dtype : y.dtype, rows, y.cols, y.cols};
@@ -94,7 +101,7 @@ cudaError_t Run(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCud
     return LaunchLinearTiles(x, plan.weight, plan.bias, y, epilogue, stream);
   }
   if (Aligned16(x) && Aligned16(y)) {
-    const bool finishes = plan.bias != nullptr || epilogue != LinearEpilogue::kNone;
+    const bool finishes = Finishes(plan, y, epilogue);
     if (!finishes) return RunPinned(plan, x, y, stream);
     if (y.dtype == static_cast<int>(DType::kF32)) {
       const cudaError_t error = RunPinned(plan, x, y, stream);
@@ -106,13 +113,13 @@ cudaError_t Run(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCud
 
 }  // namespace
 
-int MakeLinearPlan(int device, int dtype, int64_t n, int64_t k, const void* weight,
+int MakeLinearPlan(int device, int dtype, int64_t n, int64_t k, int segments, const void* weight,
                    const float* bias, void** plan, char* algorithm) {
   *plan = nullptr;
   cudaError_t error = cudaSetDevice(device);
-  auto made = new Plan{device, dtype, n, k, weight, bias, nullptr};
+  auto made = new Plan{device, dtype, n, k, segments, weight, bias, nullptr};
   if (error == cudaSuccess && reinterpret_cast<uintptr_t>(weight) % 16 == 0) {
-    error = PinProducts(device, dtype, n, k, &made->pinned);
+    error = PinProducts(device, dtype, n, k, segments, &made->pinned);
   }
   if (error != cudaSuccess) {
     delete made;

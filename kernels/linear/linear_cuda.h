@@ -7,11 +7,12 @@
 
 extern "C" {
 // Makes a plan for weights of [n, k] of that dtype at `weight` (device memory, dense rows), with an
-// FP32 bias [n] (device memory) or null. Every algorithm pinned gives probe rows the same bits,
-// alone and in batches, for outputs in the dtype and in FP32; algorithm: what was pinned, for
-// people, 64 bytes. Returns a cudaError_t.
-typedef int FuseblockLinearPlan(int device, int dtype, int64_t n, int64_t k, const void* weight,
-                                const float* bias, void** plan, char* algorithm);
+// FP32 bias [n] (device memory) or null, K summed in that many equal segments, added in order.
+// Every algorithm pinned gives probe rows the same bits, alone and in batches, for outputs in the
+// dtype and in FP32; algorithm: what was pinned, for people, 64 bytes. Returns a cudaError_t.
+typedef int FuseblockLinearPlan(int device, int dtype, int64_t n, int64_t k, int segments,
+                                const void* weight, const float* bias, void** plan,
+                                char* algorithm);
 typedef void FuseblockLinearPlanFree(void* plan);
 // y = x * weight^T (+ bias), then the epilogue, a fuseblock::LinearEpilogue; the plan may be used
 // by many streams at a time. Returns a cudaError_t.

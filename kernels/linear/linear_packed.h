@@ -28,6 +28,7 @@ struct LinearWeight::Packed {
   int64_t n = 0;
   int64_t k = 0;
   Buffer weight;          // CPU: panels; CUDA: dense [N, K]
+  int segments = 1;       // of K, on CUDA
   Buffer bias;            // FP32, [N] rounded up to whole panels; empty: no bias
   void* plan = nullptr;   // CUDA
   std::string algorithm;  // CUDA

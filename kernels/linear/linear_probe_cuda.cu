@@ -18,7 +18,7 @@ constexpr int64_t kProbeSizes[] = {1,  2,   3,   5,   8,   16,  17,  32,   33,
                                    64, 100, 128, 129, 256, 512, 513, 1024, 2048};
 constexpr int kCandidates = 8;
 // FP32 sums of that many products each, added in order. Products of 16-bit tensors keep one chain:
-// their own rounding is far above what it loses.
+// their own rounding is far above what it loses; or as many segments as the plan was asked for.
 constexpr int64_t kFloatSegment = 128;
 // Up to that many rows, whose products are small beside the weight, all segments are multiplied by
 // one call; above, one after the other, each onto the sum in y.
@@ -106,7 +106,8 @@ class Layouts {
 
 // What a product with that many rows begins with; the rest follows in the same way.
 Part FirstPart(const PinnedProducts& products, const PinnedProduct& product, int64_t rows) {
-  if (product.type != CUDA_R_32F || products.k <= kFloatSegment) return {products.k, 1};
+  if (product.type != CUDA_R_32F) return {products.k / products.segments, 1};
+  if (products.k <= kFloatSegment) return {products.k, 1};
   return {kFloatSegment, rows <= kRowsAtOnce ? products.k / kFloatSegment : 1};
 }
 
@@ -407,12 +408,14 @@ int AlgorithmAttribute(const CublasLt& lt, const cublasLtMatmulAlgo_t& algorithm
   return value;
 }
 
-cudaError_t MakeProducts(int device, int dtype, int64_t n, int64_t k, PinnedProducts** out) {
+cudaError_t MakeProducts(int device, int dtype, int64_t n, int64_t k, int segments,
+                         PinnedProducts** out) {
   const int64_t size = dtype == static_cast<int>(DType::kF32) ? 4 : 2;
-  if (n == 0 || k == 0 || n * size % 16 != 0 || k * size % 16 != 0) return cudaSuccess;
+  if (n == 0 || k == 0 || n * size % 16 != 0 || k / segments * size % 16 != 0) return cudaSuccess;
   auto products = std::make_unique<PinnedProducts>();
   products->n = n;
   products->k = k;
+  products->segments = segments;
   products->lt = LoadCublasLt();
   if (products->lt == nullptr) return cudaSuccess;
   const CublasLt& lt = *products->lt;
@@ -430,11 +433,11 @@ cudaError_t MakeProducts(int device, int dtype, int64_t n, int64_t k, PinnedProd
   products->wide.out_type = CUDA_R_32F;
 
   Probe probe(*products, dtype);
-  if (probe.error() == cudaSuccess) probe.Pin(products->same);
-  if (dtype == static_cast<int>(DType::kF32)) {
-    products->wide = products->same;
+  if (probe.error() == cudaSuccess) probe.Pin(products->wide);
+  if (dtype == static_cast<int>(DType::kF32) || segments > 1) {
+    products->same = products->wide;
   } else if (probe.error() == cudaSuccess) {
-    probe.Pin(products->wide);
+    probe.Pin(products->same);
   }
   if (probe.error() != cudaSuccess || !products->same.usable || !products->wide.usable) {
     lt.MatmulDescDestroy(products->desc);
@@ -451,10 +454,12 @@ cudaError_t MakeProducts(int device, int dtype, int64_t n, int64_t k, PinnedProd
 
 }  // namespace
 
-cudaError_t PinProducts(int device, int dtype, int64_t n, int64_t k, const PinnedProducts** out) {
+cudaError_t PinProducts(int device, int dtype, int64_t n, int64_t k, int segments,
+                        const PinnedProducts** out) {
   struct Known {
     int device, dtype;
     int64_t n, k;
+    int segments;
     PinnedProducts* products;  // kept until the process ends, as the list is
   };
   static std::mutex mutex;
@@ -462,15 +467,16 @@ cudaError_t PinProducts(int device, int dtype, int64_t n, int64_t k, const Pinne
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(mutex);
   for (const Known& one : *known) {
-    if (one.device == device && one.dtype == dtype && one.n == n && one.k == k) {
+    if (one.device == device && one.dtype == dtype && one.n == n && one.k == k &&
+        one.segments == segments) {
       *out = one.products;
       return cudaSuccess;
     }
   }
   PinnedProducts* made = nullptr;
-  const cudaError_t error = MakeProducts(device, dtype, n, k, &made);
+  const cudaError_t error = MakeProducts(device, dtype, n, k, segments, &made);
   if (error != cudaSuccess) return error;
-  known->push_back({device, dtype, n, k, made});
+  known->push_back({device, dtype, n, k, segments, made});
   *out = made;
   return cudaSuccess;
 }

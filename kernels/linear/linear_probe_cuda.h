@@ -39,15 +39,19 @@ struct PinnedProducts {
   cublasLtHandle_t handle = nullptr;
   cublasLtMatmulDesc_t desc = nullptr;
   int64_t n = 0, k = 0;
-  PinnedProduct same, wide;  // outputs in the weight's dtype, in FP32 (equal for FP32)
+  int segments = 1;          // of K: that many products, each added to the sum so far
+  PinnedProduct same, wide;  // outputs in the weight's dtype, in FP32 (one where that is FP32 or
+                             // where there are segments)
   char name[64] = "";
 };
 
 // *out is null when no algorithm can be had for that shape (no cuBLASLt, rows that are no multiple
 // of 16 bytes, a probe that fails). Kept for the life of the process. Thread-safe.
-cudaError_t PinProducts(int device, int dtype, int64_t n, int64_t k, const PinnedProducts** out);
+cudaError_t PinProducts(int device, int dtype, int64_t n, int64_t k, int segments,
+                        const PinnedProducts** out);
 
-// One product of rows that lie on 16-byte boundaries; strides in elements.
+// One product of rows that lie on 16-byte boundaries; strides in elements. y is FP32 where there
+// are segments.
 cudaError_t Multiply(const PinnedProducts& products, const PinnedProduct& product,
                      const void* weight, const void* x, int64_t x_stride, int64_t rows, void* y,
                      int64_t y_stride, cudaStream_t stream);

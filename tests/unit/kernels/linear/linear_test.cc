@@ -275,6 +275,19 @@ TEST(LinearWeightTest, RefusesWhatIsNoWeight) {
               AllOf(HasSubstr("bias"), HasSubstr("BF16")));
 }
 
+TEST(LinearWeightTest, RefusesSegmentsThatDoNotDivideK) {
+  const std::vector<float> data(12);
+  const ConstTensorView weight(data.data(), DType::kF32, {2, 6});
+  for (const int segments : {4, 0}) {
+    const absl::Status status =
+        LinearWeight::Prepare(Device(), weight, std::nullopt, WeightLayout::kOutIn, {}, segments)
+            .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("segments: expected a divisor of 6 columns"));
+  }
+}
+
 TEST(LinearCheck, NamesWhatDoesNotFit) {
   const HostTensor w = NormalTensor(DType::kBF16, {3, 2}, 1);
   const LinearWeight weight = Prepared(w);
