@@ -10,6 +10,7 @@ an earlier run left there stay.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import statistics
@@ -46,6 +47,7 @@ ID = "cpu_memory_bound"
 SEED = 20240612
 ROUNDS = 21
 TURN_SECONDS = 0.01
+REST_SECONDS_MAX = 10.0  # that threads may spin after their work, on a busy machine too
 THREADS = (1, 2)
 CORES = sorted(os.sched_getaffinity(0))
 
@@ -85,18 +87,25 @@ def spread_threads() -> None:
     if len(cores) > 1:
         os.sched_setaffinity(0, cores[:1])
         for task in other_threads():
-            os.sched_setaffinity(int(task.name), cores[1:])
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(int(task.name), cores[1:])
 
 
 def runs(task: Path) -> bool:
-    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return False
 
 
 def await_rest() -> None:
     """Until no other thread of this process runs: OpenMP's spin for some 15 ms after their work, on
     a core that is the next contender's.
     """
+    late = time.monotonic() + REST_SECONDS_MAX
     while any(map(runs, other_threads())):
+        if time.monotonic() > late:
+            raise RuntimeError("a thread spins without end: is OMP_WAIT_POLICY active?")
         time.sleep(0.001)
 
 
