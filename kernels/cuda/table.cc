@@ -13,6 +13,7 @@
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
+#include "kernels/mlp_swiglu/few_tokens_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 #include "kernels/softmax_masked/softmax_masked_cuda.h"
@@ -40,6 +41,8 @@ FuseblockRope LaunchRope;
 FuseblockLinearPlan MakeLinearPlan;
 FuseblockLinearPlanFree FreeLinearPlan;
 FuseblockLinear RunLinear;
+FuseblockFewTokensPack PackFewTokens;
+FuseblockFewTokensRun RunFewTokens;
 
 namespace {
 
@@ -68,6 +71,10 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("linear_plan", MakeLinearPlan),
     Entry("linear_plan_free", FreeLinearPlan),
     Entry("linear", RunLinear),
+#if FUSEBLOCK_SM90A_CODE
+    Entry("few_tokens_pack", PackFewTokens),
+    Entry("few_tokens", RunFewTokens),
+#endif
 };
 
 // Passes an error on and takes it off the runtime's books, where a later caller would find it.

@@ -1,6 +1,8 @@
 // The SwiGLU feed-forward composed of three products and the gate between them.
 #include "kernels/mlp_swiglu/mlp_swiglu.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/status.h"
@@ -64,7 +66,32 @@ absl::Status RunComposed(const ExecutionContext& context, const MlpSwiGluArgs& a
   return Linear(context, product, weights.down, y_rows);
 }
 
+// The operands as few_tokens.h takes them.
+absl::StatusOr<FewTokensArgs> ForFewTokens(const MlpSwiGluArgs& args) {
+  FewTokensArgs few;
+  few.weights = args.weights->few.get();
+  few.dtype = args.x.dtype;
+  FUSEBLOCK_ASSIGN_OR_RETURN(few.x, AsRows("x", args.x));
+  FUSEBLOCK_ASSIGN_OR_RETURN(few.y, AsRows("y", args.y));
+  few.y_dtype = args.y.dtype;
+  few.workspace = args.workspace;
+  return few;
+}
+
+std::string WhyNotFew(const MlpSwiGluArgs& args) {
+  if (args.weights->few == nullptr) return args.weights->no_few;
+  if (args.rounding != Rounding::kFused) return "rounds as fused, not as hf";
+  const absl::StatusOr<FewTokensArgs> few = ForFewTokens(args);
+  return few.ok() ? WhyNotFewTokens(*few) : std::string(few.status().message());
+}
+
+absl::Status RunFew(const ExecutionContext& context, const MlpSwiGluArgs& args) {
+  FUSEBLOCK_ASSIGN_OR_RETURN(const FewTokensArgs few, ForFewTokens(args));
+  return RunFewTokens(context, few);
+}
+
 constexpr Implementation<MlpSwiGluArgs> kImplementations[] = {
+    {"wgmma", DeviceType::kCuda, FewTokensUnavailable, WhyNotFew, RunFew},
     {"composed", DeviceType::kCpu, AlwaysAvailable, TakesAll<MlpSwiGluArgs>, RunComposed},
     {"composed", DeviceType::kCuda, CudaUnavailable, TakesAll<MlpSwiGluArgs>, RunComposed},
     {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<MlpSwiGluArgs>, MlpSwiGluReference},
@@ -121,7 +148,9 @@ absl::Span<const Implementation<MlpSwiGluArgs>> MlpSwiGluImplementations() {
 }
 
 size_t MlpSwiGluWorkspaceBytes(const MlpSwiGluWeights& weights, int64_t rows, Rounding rounding) {
-  return LayoutOf(weights, rows, rounding).bytes;
+  const size_t composed = LayoutOf(weights, rows, rounding).bytes;
+  if (weights.few == nullptr) return composed;
+  return std::max(composed, FewTokensWorkspaceBytes(*weights.few, rows));
 }
 
 absl::Status MlpSwiGlu(const ExecutionContext& context, const ConstTensorView& x,

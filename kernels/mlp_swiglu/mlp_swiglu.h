@@ -16,18 +16,31 @@
 // Source: Shazeer, 2020, https://arxiv.org/abs/2002.05202; transformers' LlamaMLP.
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/base/context.h"
 #include "kernels/base/implementation.h"
 #include "kernels/base/rounding.h"
 #include "kernels/linear/linear.h"
+#include "kernels/mlp_swiglu/few_tokens.h"
 
 namespace fuseblock {
 
 struct MlpSwiGluWeights {
   LinearWeight gate, up, down;
+  // On Hopper also packed for few tokens, by PrepareFewTokens; where it is null, why.
+  std::unique_ptr<FewTokens> few = nullptr;
+  std::string no_few = "not packed for it";
 };
+
+// Packs the weights for few tokens and proves on them that a row's bits are those of the products.
+// Precondition: FewTokens::WhyNot is empty, and down was prepared with FewTokens::PlanFor's
+// segments. A proof that fails, or a device without room, is not an error: `few` stays null and
+// `no_few` says why.
+absl::Status PrepareFewTokens(MlpSwiGluWeights& weights);
 
 struct MlpSwiGluArgs {
   ConstTensorView x;

@@ -3,9 +3,10 @@
 #include "kernels/mlp_swiglu/mlp_swiglu_ref.h"
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
+#include "kernels/base/reference.h"
+#include "kernels/base/status.h"
 #include "kernels/linear/linear_packed.h"
 
 namespace fuseblock {
@@ -38,43 +39,45 @@ double Gated(double gate, double up, bool hf) {
   return Round<T>(silu * up);
 }
 
-template <typename T, typename Y>
-void ReferenceRow(const MlpSwiGluWeights& weights, bool hf, const std::byte* x, std::byte* y) {
-  std::vector<double> input(static_cast<size_t>(weights.gate.k()));
-  for (size_t i = 0; i < input.size(); ++i) {
-    T value;
-    std::memcpy(&value, x + i * sizeof(T), sizeof(T));
-    input[i] = static_cast<double>(ToFloat(value));
-  }
+template <typename T>
+std::vector<double> ReferenceRow(const MlpSwiGluWeights& weights, bool hf,
+                                 const std::vector<double>& input) {
   std::vector<double> gated(static_cast<size_t>(weights.gate.n()));
   for (size_t i = 0; i < gated.size(); ++i) {
     const int64_t row = static_cast<int64_t>(i);
     gated[i] = Gated<T>(Product<T>(weights.gate.packed(), row, input),
                         Product<T>(weights.up.packed(), row, input), hf);
   }
-  for (int64_t n = 0; n < weights.down.n(); ++n) {
-    const Y value = FromDouble<Y>(Product<T>(weights.down.packed(), n, gated));
-    std::memcpy(y + n * static_cast<int64_t>(sizeof(Y)), &value, sizeof(Y));
+  std::vector<double> out(static_cast<size_t>(weights.down.n()));
+  for (size_t n = 0; n < out.size(); ++n) {
+    out[n] = Product<T>(weights.down.packed(), static_cast<int64_t>(n), gated);
   }
+  return out;
 }
 
 }  // namespace
 
+std::vector<double> MlpSwiGluReferenceRow(const MlpSwiGluWeights& weights, Rounding rounding,
+                                          const std::vector<double>& x) {
+  std::vector<double> out;
+  VisitFloat(weights.gate.dtype(), [&](auto type) {
+    out = ReferenceRow<decltype(type)>(weights, rounding == Rounding::kHf, x);
+  });
+  return out;
+}
+
 absl::Status MlpSwiGluReference(const ExecutionContext& context, const MlpSwiGluArgs& args) {
-  absl::StatusOr<ConstRows> x = AsRows("x", args.x);
-  absl::StatusOr<Rows> y = AsRows("y", args.y);
-  if (!x.ok()) return x.status();
-  if (!y.ok()) return y.status();
-  VisitFloat(args.x.dtype, [&](auto t) {
-    VisitFloat(args.y.dtype, [&](auto out) {
-      context.parallel_for(x->rows, [&](int64_t row) {
-        ReferenceRow<decltype(t), decltype(out)>(
-            *args.weights, args.rounding == Rounding::kHf,
-            static_cast<const std::byte*>(x->data) +
-                row * x->stride * static_cast<int64_t>(sizeof(t)),
-            static_cast<std::byte*>(y->data) + row * y->stride * static_cast<int64_t>(sizeof(out)));
-      });
-    });
+  FUSEBLOCK_ASSIGN_OR_RETURN(const ConstRows x, AsRows("x", args.x));
+  FUSEBLOCK_ASSIGN_OR_RETURN(const Rows y, AsRows("y", args.y));
+  context.parallel_for(x.rows, [&](int64_t row) {
+    std::vector<double> input(static_cast<size_t>(x.cols));
+    for (size_t i = 0; i < input.size(); ++i) {
+      input[i] = ReadDouble(x.data, args.x.dtype, row * x.stride + static_cast<int64_t>(i));
+    }
+    const std::vector<double> out = MlpSwiGluReferenceRow(*args.weights, args.rounding, input);
+    for (size_t n = 0; n < out.size(); ++n) {
+      WriteDouble(y.data, args.y.dtype, row * y.stride + static_cast<int64_t>(n), out[n]);
+    }
   });
   return absl::OkStatus();
 }

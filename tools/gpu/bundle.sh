@@ -17,8 +17,8 @@ done
 
 readonly build_folder=build/gpu-bundle bundle=dist/gpu-bundle part=${1:-all} size_max_mib=54
 # Tests, and what the ladder allows, of CMake targets of the same names.
-tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_large_test
-  gpu_rope_test gpu_engine_test numerics_rungs_test numerics_bounds)
+tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_few_tokens_test
+  gpu_large_test gpu_rope_test gpu_engine_test numerics_rungs_test numerics_bounds)
 examples=(ffn_path normalise_and_gate)
 programs=(server/fuseblock-server client/cli/fuseblock
   tests/bench/fuseblock_bench_rpc tests/bench/fuseblock_bench_echo)

@@ -92,7 +92,8 @@ run_test() {
     GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$shard background "numerics-$shard" \
       "$bin/numerics_rungs_test" "--gtest_filter=$tests" --gtest_brief=1
   done
-  for name in gpu_reduce_test gpu_kernels_test gpu_linear_test gpu_block_test gpu_large_test \
+  for name in gpu_reduce_test gpu_kernels_test gpu_linear_test gpu_block_test \
+    gpu_few_tokens_test gpu_large_test \
     gpu_rope_test; do
     background "$name" "$bin/$name" "--gtest_filter=$tests"
   done

@@ -1,0 +1,116 @@
+// Hopper's own instructions as functions, beyond bulk_copy.cuh's: barriers that are used many
+// times, clusters, dependent launches. Each is one instruction (the wait a loop over one) under the
+// name that the PTX manual gives it. They are absent where there is no sm_90a: kernels that call
+// them have no body there.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/base/bulk_copy.cuh"
+
+// What needs sm_90a: wgmma, and kernels that are built around it.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define FUSEBLOCK_SM90A 1
+#else
+#define FUSEBLOCK_SM90A 0
+#endif
+
+namespace fuseblock::hopper {
+
+#if FUSEBLOCK_SM90A
+
+// ---- dependent launches: the next kernel of the stream may start; the previous ones have ended.
+
+__device__ inline void LaunchDependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ inline void AwaitGrids() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// ---- mbarriers, by shared address
+
+__device__ inline void BarrierInit(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Makes initialised barriers known to the copy engine.
+__device__ inline void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void BarrierArrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and adds to what the phase waits for that many bytes of copies.
+__device__ inline void BarrierExpect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Returns when the phase of that parity has completed.
+__device__ inline void BarrierWait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- bulk copies: global to shared memory, 16-byte aligned, completing on a barrier
+
+// For what is read once: it leaves the L2 first.
+__device__ inline uint64_t EvictFirst() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline void BulkCopy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+__device__ inline void BulkCopy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                                uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+// Between ordinary accesses and those of the copy engine and the tensor cores.
+__device__ inline void FenceAsyncProxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// ---- clusters; every thread of every block takes part in both halves of a meeting
+
+__device__ inline void ClusterArrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ inline void ClusterWait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// The address of the same place in another block of the cluster.
+__device__ inline uint32_t ClusterAddress(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+__device__ inline void ClusterStore(uint32_t address, float2 v) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y)
+               : "memory");
+}
+__device__ inline float2 SharedLoad(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
+
+// An 8 x 8 matrix of 16-bit elements, two of a row in each lane, transposed.
+__device__ inline uint32_t Transpose8x8(uint32_t two) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(two));
+  return out;
+}
+
+#endif  // FUSEBLOCK_SM90A
+
+}  // namespace fuseblock::hopper

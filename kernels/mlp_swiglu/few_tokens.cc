@@ -1,0 +1,147 @@
+// The host side of the feed-forward of few tokens: what is taken, packing, the run.
+#include "kernels/mlp_swiglu/few_tokens.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/cuda.h"
+#include "kernels/base/status.h"
+#include "kernels/linear/linear_packed.h"
+#include "kernels/mlp_swiglu/few_tokens_cuda.h"
+
+namespace fuseblock {
+namespace {
+
+constexpr char kLauncher[] = "few_tokens";
+constexpr int64_t kAlignment = 256;
+
+int64_t Rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Bytes of a call's activations in tiles.
+int64_t TileBytes(int64_t rows, int64_t columns) {
+  const int64_t width = FewTokensWidth(std::min<int64_t>(rows, kFewTokensMax));
+  return Rounded(width * columns * 2);
+}
+
+bool OnBoundaries(const void* data, int64_t rows, int64_t stride, DType dtype) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
+         (rows <= 1 || stride * SizeOf(dtype) % 16 == 0);
+}
+
+// Rows [first, first + count) of an operand.
+FuseblockCudaRows Part(const FuseblockCudaRows& rows, DType dtype, int64_t first, int64_t count) {
+  FuseblockCudaRows part = rows;
+  part.data = static_cast<std::byte*>(rows.data) + first * rows.stride * SizeOf(dtype);
+  part.rows = count;
+  return part;
+}
+
+}  // namespace
+
+std::string FewTokens::WhyNot(Device device, DType dtype, int64_t hidden, int64_t intermediate,
+                              Rounding rounding, bool biases) {
+  if (device.type != DeviceType::kCuda) return "runs on CUDA";
+  if (rounding != Rounding::kFused) return "rounds as fused, not as hf";
+  if (biases) return "takes no biases";
+  if (std::string reason = WhyNoFewTokensPlan(dtype, hidden, intermediate); !reason.empty()) {
+    return reason;
+  }
+  if (std::string reason = FewTokensUnavailable(nullptr); !reason.empty()) return reason;
+  FuseblockCudaDevice properties;
+  if (CudaRuntime()->device_properties(device.index, &properties) != 0) {
+    return "the device's properties cannot be read";
+  }
+  if (properties.major != 9 || properties.minor != 0) {
+    return absl::StrCat("runs on sm_90, not on sm_", properties.major, properties.minor);
+  }
+  return "";
+}
+
+FewTokensPlan FewTokens::PlanFor(Device device, int64_t hidden, int64_t intermediate) {
+  FuseblockCudaDevice properties{};
+  CudaRuntime()->device_properties(device.index, &properties);
+  return PlanFewTokens(hidden, intermediate, properties.multiprocessors);
+}
+
+absl::StatusOr<FewTokens> FewTokens::Pack(const FewTokensPlan& plan, const LinearWeight& gate,
+                                          const LinearWeight& up, const LinearWeight& down) {
+  const Device device = gate.device();
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  FUSEBLOCK_RETURN_IF_ERROR(
+      CudaStatus("asking for free memory",
+                 CudaRuntime()->memory_info(device.index, &free_bytes, &total_bytes)));
+  if (free_bytes < static_cast<size_t>(plan.bytes()) + total_bytes / 2) {
+    return absl::ResourceExhaustedError("half of the device's memory is kept for plain weights");
+  }
+  FewTokens few;
+  few.plan_ = plan;
+  FUSEBLOCK_ASSIGN_OR_RETURN(
+      few.packed_,
+      Buffer::Allocate(MemoryKind::kDevice, static_cast<size_t>(plan.bytes()), device));
+  FUSEBLOCK_RETURN_IF_ERROR(UseCudaDevice(device));
+  auto* pack = CudaLauncher<FuseblockFewTokensPack>("few_tokens_pack");
+  FUSEBLOCK_RETURN_IF_ERROR(CudaStatus(
+      "packing a feed-forward", pack(&plan, gate.packed().weight.data(), up.packed().weight.data(),
+                                     down.packed().weight.data(), few.packed_.data(), nullptr)));
+  FUSEBLOCK_RETURN_IF_ERROR(CudaStatus("packing a feed-forward",
+                                       CudaRuntime()->stream_synchronize(device.index, nullptr)));
+  return few;
+}
+
+std::string FewTokensUnavailable(std::string* detail) {
+  return CudaKernelUnavailable(kLauncher, detail);
+}
+
+std::string WhyNotFewTokens(const FewTokensArgs& args) {
+  if (args.x.rows > kFewTokensMax && !args.weights->takes_many) {
+    return absl::StrCat("takes up to ", kFewTokensMax, " rows, not ", args.x.rows);
+  }
+  bool aligned = OnBoundaries(args.x.data, args.x.rows, args.x.stride, args.dtype) &&
+                 OnBoundaries(args.y.data, args.y.rows, args.y.stride, args.y_dtype);
+  if (args.path.has_value() && args.path->residual.rank != 0) {
+    const absl::StatusOr<ConstRows> residual = AsRows("residual", args.path->residual);
+    if (!residual.ok()) return std::string(residual.status().message());
+    aligned = aligned && OnBoundaries(residual->data, residual->rows, residual->stride, args.dtype);
+  }
+  return aligned ? "" : "takes rows on 16-byte boundaries";
+}
+
+size_t FewTokensWorkspaceBytes(const FewTokens& weights, int64_t rows) {
+  if (rows == 0) return 0;
+  return static_cast<size_t>(TileBytes(rows, weights.plan().hidden) +
+                             TileBytes(rows, weights.plan().intermediate));
+}
+
+absl::Status RunFewTokens(const ExecutionContext& context, const FewTokensArgs& args) {
+  auto* run = CudaLauncher<FuseblockFewTokensRun>(kLauncher);
+  const FewTokensPlan& plan = args.weights->plan();
+  const FuseblockCudaRows x = CudaRows(args.x, args.dtype);
+  const FuseblockCudaRows y = CudaRows(args.y, args.y_dtype);
+  FuseblockFewTokens call{};
+  call.plan = &plan;
+  call.packed = args.weights->packed();
+  call.n = args.workspace.data();
+  call.product = args.workspace.data() + TileBytes(args.x.rows, plan.hidden);
+  FuseblockCudaRows residual{};
+  if (args.path.has_value()) {
+    call.on_path = 1;
+    if (args.path->residual.rank != 0) {
+      FUSEBLOCK_ASSIGN_OR_RETURN(const ConstRows rows, AsRows("residual", args.path->residual));
+      residual = CudaRows(rows, args.dtype);
+    }
+    if (args.path->norm.rank != 0) call.norm = args.path->norm.data;
+    call.eps = args.path->eps;
+    call.norm_offset = args.path->norm_offset;
+  }
+  for (int64_t first = 0; first < args.x.rows; first += kFewTokensMax) {
+    const int64_t count = std::min<int64_t>(kFewTokensMax, args.x.rows - first);
+    call.x = Part(x, args.dtype, first, count);
+    call.y = Part(y, args.y_dtype, first, count);
+    if (residual.data != nullptr) call.residual = Part(residual, args.dtype, first, count);
+    FUSEBLOCK_RETURN_IF_ERROR(CudaStatus(kLauncher, run(&call, context.stream)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,71 @@
+// The feed-forward of few tokens on Hopper: weights packed for it once, and its run. mlp_swiglu and
+// ffn_path list it as "wgmma"; few_tokens_cuda.cu holds the kernels.
+//
+// The packed copy lies beside the plain weights, which the products of many tokens read. It gives
+// a row the same bits as those products: proven on the weights themselves when they are prepared.
+// Where that proof fails (no cuBLASLt, or one that sums in another order), calls of any size run
+// here, 128 rows at a time.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/base/buffer.h"
+#include "kernels/base/context.h"
+#include "kernels/base/rounding.h"
+#include "kernels/linear/linear.h"
+#include "kernels/mlp_swiglu/few_tokens_plan.h"
+
+namespace fuseblock {
+
+class FewTokens {
+ public:
+  // Why weights of that dtype and those sizes are not packed on that device, or empty.
+  static std::string WhyNot(Device device, DType dtype, int64_t hidden, int64_t intermediate,
+                            Rounding rounding, bool biases);
+  // Precondition: the above is empty, here and below.
+  static FewTokensPlan PlanFor(Device device, int64_t hidden, int64_t intermediate);
+  // Packs dense weights on the device. RESOURCE_EXHAUSTED when half of its memory would not be
+  // left: plain weights, which come later and cannot be done without, must find room.
+  static absl::StatusOr<FewTokens> Pack(const FewTokensPlan& plan, const LinearWeight& gate,
+                                        const LinearWeight& up, const LinearWeight& down);
+
+  const FewTokensPlan& plan() const { return plan_; }
+  size_t bytes() const { return packed_.size(); }
+  const std::byte* packed() const { return packed_.data(); }
+
+  // Whether calls of more than kFewTokensMax rows run here, too.
+  bool takes_many = false;
+
+ private:
+  FewTokensPlan plan_;
+  Buffer packed_;
+};
+
+// y = mlp(x), or, where path is set, h = x (+ residual), y = h + mlp(norm(h)).
+struct FewTokensPath {
+  ConstTensorView residual;  // rank 0: none
+  ConstTensorView norm;      // [hidden] of the weights' dtype; rank 0: none
+  float eps = 0, norm_offset = 0;
+};
+struct FewTokensArgs {
+  const FewTokens* weights;
+  DType dtype;
+  ConstRows x;
+  Rows y;
+  DType y_dtype;  // dtype or FP32
+  std::optional<FewTokensPath> path;
+  absl::Span<std::byte> workspace;  // FewTokensWorkspaceBytes, 256-byte aligned
+};
+
+// For the lists: whether this machine has the kernels at all.
+std::string FewTokensUnavailable(std::string* detail);
+// Why these operands cannot be taken, or empty.
+std::string WhyNotFewTokens(const FewTokensArgs& args);
+
+size_t FewTokensWorkspaceBytes(const FewTokens& weights, int64_t rows);
+absl::Status RunFewTokens(const ExecutionContext& context, const FewTokensArgs& args);
+
+}  // namespace fuseblock

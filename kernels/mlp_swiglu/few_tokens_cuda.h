@@ -1,0 +1,29 @@
+// The launchers that the CUDA backend exports for the feed-forward of few tokens:
+// "few_tokens_pack", "few_tokens". Absent from a backend without code for sm_90a.
+#pragma once
+
+#include "kernels/base/cuda_table.h"
+#include "kernels/mlp_swiglu/few_tokens_plan.h"
+
+// A call's operands, in device memory.
+typedef struct FuseblockFewTokens {
+  const fuseblock::FewTokensPlan* plan;
+  const void* packed;          // as few_tokens_pack leaves it
+  FuseblockCudaRows x;         // [tokens, hidden], FP16 or BF16, on 16-byte boundaries
+  FuseblockCudaRows y;         // that dtype or FP32
+  int on_path;                 // 1: h = x (+ residual), y = h + mlp(norm(h)); 0: y = mlp(x)
+  FuseblockCudaRows residual;  // data null: none
+  const void* norm;            // [hidden] of x's dtype, null: none
+  float eps, norm_offset;
+  void* n;        // [hidden * width * 2] bytes: the products' input, in tiles
+  void* product;  // [intermediate * width * 2] bytes: the gated product, in tiles
+} FuseblockFewTokens;
+
+extern "C" {
+// gate, up: [intermediate, hidden]; down: [hidden, intermediate]; dense, 16 bits an element, on
+// 16-byte boundaries. packed: plan->bytes(). Returns a cudaError_t.
+typedef int FuseblockFewTokensPack(const fuseblock::FewTokensPlan* plan, const void* gate,
+                                   const void* up, const void* down, void* packed, void* stream);
+// Any x.rows from 1 to kFewTokensMax. Returns a cudaError_t.
+typedef int FuseblockFewTokensRun(const FuseblockFewTokens* args, void* stream);
+}

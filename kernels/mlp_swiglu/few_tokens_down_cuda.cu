@@ -1,0 +1,32 @@
+// The third kernel of few_tokens_cuda.cu.
+#include "kernels/mlp_swiglu/few_tokens_down.cuh"
+#include "kernels/mlp_swiglu/few_tokens_stages.cuh"
+
+namespace fuseblock {
+
+cudaError_t LaunchFewTokensDown(const FuseblockFewTokens& args, int width, cudaStream_t stream) {
+  const FewTokensPlan& plan = *args.plan;
+  DownParams params{};
+  params.plan = plan;
+  params.weights = static_cast<const std::byte*>(args.packed) + plan.gate_up_bytes();
+  params.product = static_cast<const std::byte*>(args.product);
+  if (args.on_path != 0) {
+    params.x = args.x.data;
+    params.residual = args.residual.data;
+  }
+  params.y = args.y.data;
+  params.x_stride = args.x.stride;
+  params.residual_stride = args.residual.stride;
+  params.y_stride = args.y.stride;
+  params.tokens = static_cast<int>(args.x.rows);
+  params.y_float = args.y.dtype == static_cast<int>(DType::kF32);
+  return VisitFewTokens(args.x.dtype, width, [&](auto value, auto of_width) {
+    using T = decltype(value);
+    constexpr int kWidth = decltype(of_width)::value;
+    const auto kernel = plan.segments == 1 ? DownKernel<T, kWidth, 1> : DownKernel<T, kWidth, 2>;
+    return LaunchStreaming(kernel, plan.down_blocks, kDownThreads,
+                           DownRing(kWidth).shared_bytes(kWidth), plan.segments, stream, params);
+  });
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,153 @@
+// product = silu(n * gate^T) * (n * up^T), rounded once: a block for each share of the columns, all
+// of K, gate and up of a column in one thread.
+#pragma once
+
+#include "kernels/base/silu.cuh"
+#include "kernels/mlp_swiglu/few_tokens_ring.cuh"
+
+namespace fuseblock {
+
+constexpr int kGateUpWarpgroups = 2;
+constexpr int kGateUpWarps = kGateUpWarpgroups * kWarpgroupWarps;
+constexpr int kGateUpThreads = (kGateUpWarps + kProducerWarps) * kWarpThreads;
+
+struct GateUpParams {
+  FewTokensPlan plan;
+  const std::byte* weights;  // packed gate and up
+  const std::byte* n;        // [tile][token][128 bytes]
+  std::byte* product;        // the same
+  int tokens;
+};
+
+#if FUSEBLOCK_SM90A
+
+// A block's pieces in the order in which they lie and are consumed: the halves take turns.
+struct GateUpPieces {
+  const FewTokensPlan& plan;
+  const std::byte* at;
+  int tile = 0;
+  int half = 0;
+
+  __device__ int tiles() const {
+    return min(plan.depth, static_cast<int>(plan.gate_up_tiles()) - tile);
+  }
+  __device__ uint32_t bytes() const { return tiles() * plan.half_groups(half) * kGroupBytes; }
+  __device__ void Advance() {
+    at += bytes();
+    half ^= 1;
+    if (half != 0) return;
+    tile += plan.depth;
+    if (tile >= plan.gate_up_tiles()) tile = 0;  // of the next part
+  }
+};
+
+// v[e] of lane l of a quad becomes lane e's v[l].
+__device__ inline void TransposeQuad(uint32_t (&v)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool upper = threadIdx.x / 2 % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v[i] : v[i + 1], 1);
+    (odd ? v[i] : v[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? v[i] : v[i + 2], 2);
+    (upper ? v[i] : v[i + 2]) = got;
+  }
+}
+
+// A warp's 8 columns, the chunk `chunk` of the product, of all tokens.
+template <typename T, int kWidth>
+__device__ void StoreGated(const float (&sum)[kWidth / 2], std::byte* product, int64_t chunk,
+                           int tokens) {
+  const int lane = threadIdx.x % kWarpThreads;
+  constexpr int kEights = kWidth / 8;  // of tokens
+  constexpr int kAtOnce = kEights < 4 ? kEights : 4;
+#pragma unroll
+  for (int first = 0; first < kEights; first += kAtOnce) {
+    if (first * 8 >= tokens) return;
+    uint32_t two[kAtOnce];  // columns, of token lane / 4
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) {
+      const float* d = sum + 4 * (first + e);
+      two[e] =
+          hopper::Transpose8x8(Packed<T>(SiluTimesFor<T>(d[0], d[2]), SiluTimesFor<T>(d[1], d[3])));
+    }
+    if constexpr (kAtOnce == 4) {
+      TransposeQuad(two);
+      const int token = 8 * (first + lane % 4) + lane / 4;
+      if (token < tokens) {
+        *reinterpret_cast<uint4*>(product + FewTokensPlan::ActivationOffset(kWidth, token, chunk)) =
+            make_uint4(two[0], two[1], two[2], two[3]);
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < kAtOnce; ++e) {
+        const int token = 8 * (first + e) + lane / 4;
+        if (token < tokens) {
+          *reinterpret_cast<uint32_t*>(
+              product + FewTokensPlan::ActivationOffset(kWidth, token, chunk) + lane % 4 * 4) =
+              two[e];
+        }
+      }
+    }
+  }
+}
+
+template <typename T, int kWidth, int kProducts, typename Ring>
+__device__ void ConsumeGateUp(const Ring& ring, const GateUpParams& p, int half) {
+  __syncthreads();
+  hopper::AwaitGrids();
+  const FewTokensPlan& plan = p.plan;
+  const int tiles = static_cast<int>(plan.gate_up_tiles());
+  const int half_bytes = plan.half_groups(half) * kGroupBytes;  // of a tile
+  const int warp = threadIdx.x / kWarpThreads % kWarpgroupWarps;
+  RingReader<Ring, kGateUpWarpgroups> reader{ring, {half, 0}};
+  for (int part = 0; part < plan.parts_per_block; ++part) {
+    float sum[kProducts][kWidth / 2];
+    for (int tile = 0, in_piece = 0; tile < tiles; ++tile) {
+      if (in_piece == 0) reader.AwaitPiece();
+      const bool last = in_piece == plan.depth - 1 || tile == tiles - 1;
+      reader.template Multiply<T, kWidth>(sum, in_piece * half_bytes, tile, tiles, last);
+      in_piece = last ? 0 : in_piece + 1;
+    }
+    reader.Finish();
+    const int64_t first =
+        (int64_t{blockIdx.x} * plan.parts_per_block + part) * plan.groups + plan.half_first(half);
+#pragma unroll
+    for (int m = 0; m < kProducts; ++m) {
+      const int group = m * kWarpgroupWarps + warp;
+      if (group < plan.half_groups(half) && (first + group) * kGroupColumns < plan.intermediate) {
+        StoreGated<T, kWidth>(sum[m], p.product, first + group, p.tokens);
+      }
+    }
+  }
+}
+
+#endif  // FUSEBLOCK_SM90A
+
+template <typename T, int kWidth, int kProducts>
+__global__ void __launch_bounds__(kGateUpThreads, 1)
+    GateUpKernel([[maybe_unused]] const __grid_constant__ GateUpParams p) {
+#if FUSEBLOCK_SM90A
+  extern __shared__ __align__(1024) std::byte shared[];
+  const Ring<kWidth, GateUpRing> ring{SharedAddress(shared)};
+  const FewTokensPlan& plan = p.plan;
+  const int warp = threadIdx.x / kWarpThreads;
+  const int tiles = static_cast<int>(plan.gate_up_tiles());
+  if (warp == kGateUpWarps) {
+    const int pieces = (tiles + plan.depth - 1) / plan.depth;
+    const int64_t first_part = int64_t{blockIdx.x} * plan.parts_per_block;
+    ProduceWeights(ring, GateUpPieces{plan, p.weights + first_part * plan.part_bytes()},
+                   plan.parts_per_block * pieces * kGateUpWarpgroups, plan.gate_up_in_flight,
+                   kWarpgroupWarps, kGateUpWarps);
+  } else if (warp == kGateUpWarps + 1) {
+    ProduceActivations(ring, p.n, tiles, plan.parts_per_block);
+  } else {
+    ConsumeGateUp<T, kWidth, kProducts>(ring, p, warp / kWarpgroupWarps);
+  }
+#endif
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,463 @@
+// The feed-forward of few tokens on Hopper: every stage within its bound of FP64, the same bits for
+// a row at any number of tokens, in any position, on both sides of the change to the composed
+// products, replay after replay and beside another stream.
+#include "kernels/mlp_swiglu/few_tokens.h"
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/add_residual/add_residual.h"
+#include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/base/half.h"
+#include "kernels/mlp_swiglu/mlp_swiglu.h"
+#include "tests/gpu/device_rows.h"
+
+namespace fuseblock::testing {
+namespace {
+
+constexpr double kFp32Unit = 0x1p-24;
+constexpr float kEps = 1e-5f;
+
+struct Size {
+  int64_t hidden, intermediate;
+};
+// Smallest first: what is wrong shows soonest there.
+constexpr Size kSizes[] = {{64, 128},     {576, 1536},   {2048, 8192},  {2560, 6912},
+                           {3584, 18944}, {4096, 14336}, {5120, 13824}, {8192, 28672}};
+
+// Uniform of that standard deviation, quickly: weights are large.
+Tensor Uniform(DType dtype, int64_t rows, int64_t columns, double deviation, uint32_t seed) {
+  Tensor tensor(dtype, rows, columns);
+  const float scale = static_cast<float>(deviation * std::sqrt(3.0)) * 0x1p-31f;
+  VisitFloat(dtype, [&](auto type) {
+    uint32_t bits = seed * 2654435761u + 1;
+    std::byte* at = tensor.Data(tensor.memory());
+    for (int64_t i = 0; i < rows * columns; ++i, at += sizeof(type)) {
+      bits ^= bits << 13;
+      bits ^= bits >> 17;
+      bits ^= bits << 5;
+      const auto value =
+          FromFloat<decltype(type)>(static_cast<float>(static_cast<int32_t>(bits)) * scale);
+      std::memcpy(at, &value, sizeof(type));
+    }
+  });
+  return tensor;
+}
+
+// A feed-forward path's weights on the host and, with the segments of its plan, on the GPU.
+struct Ffn {
+  Ffn(DType dtype, const Size& size)
+      : norm(Uniform(dtype, 1, size.hidden, 0.2, 1)),
+        gate(Uniform(dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 2)),
+        up(Uniform(dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 3)),
+        down(Uniform(dtype, size.hidden, size.intermediate, 1 / std::sqrt(size.intermediate), 4)),
+        device_norm(WithOnes(norm).Copy()),
+        plan(FewTokens::PlanFor(kGpu, size.hidden, size.intermediate)) {
+    weights.gate = Prepared(gate, 1);
+    weights.up = Prepared(up, 1);
+    weights.down = Prepared(down, plan.segments);
+  }
+
+  static Tensor& WithOnes(Tensor& norm) {
+    for (int64_t i = 0; i < norm.columns(); ++i) norm.Set(0, i, 1 + norm.At(0, i));
+    return norm;
+  }
+  static LinearWeight Prepared(const Tensor& weight, int segments) {
+    absl::StatusOr<LinearWeight> prepared = LinearWeight::Prepare(
+        kGpu, HostView(weight), std::nullopt, WeightLayout::kOutIn, {}, segments);
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    return prepared.ok() ? *std::move(prepared) : LinearWeight();
+  }
+  DType dtype() const { return gate.dtype(); }
+  int64_t hidden() const { return gate.columns(); }
+  int64_t intermediate() const { return gate.rows(); }
+
+  Tensor norm, gate, up, down;
+  DeviceRows device_norm;
+  FewTokensPlan plan;
+  MlpSwiGluWeights weights;
+};
+
+// Calls on a stream of their own with a workspace of their own, as a lane has them.
+class Lane {
+ public:
+  Lane(const Ffn& ffn, const FewTokens& few)
+      : ffn_(ffn), few_(few), workspace_(GpuBuffer(FewTokensWorkspaceBytes(few, kFewTokensMax))) {}
+
+  // Rows [first, first + count) of x. residual: null: none; on_path: with the norm and x.
+  void Enqueue(const DeviceRows& x, const DeviceRows* residual, bool on_path, int64_t first,
+               int64_t count, const TensorView& y) {
+    FewTokensArgs args;
+    args.weights = &few_;
+    args.dtype = ffn_.dtype();
+    args.x = *AsRows("x", ConstTensorView(x.view(first, count)));
+    args.y = *AsRows("y", y);
+    args.y_dtype = y.dtype;
+    args.workspace = absl::MakeSpan(workspace_.data(), workspace_.size());
+    if (on_path) {
+      args.path.emplace();
+      if (residual != nullptr) args.path->residual = residual->view(first, count);
+      args.path->norm = ffn_.device_norm.vector();
+      args.path->eps = kEps;
+    }
+    ASSERT_EQ(WhyNotFewTokens(args), "");
+    const absl::Status status = RunFewTokens(stream_.context(), args);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  void Wait() const { stream_.Wait(); }
+  const GpuStream& stream() const { return stream_; }
+
+  // What the last call of `count` rows left in its workspace: n and the product as tensors.
+  std::pair<Tensor, Tensor> Inner(int64_t count) const {
+    const int width = FewTokensWidth(count);
+    const int64_t n_bytes = int64_t{width} * ffn_.hidden() * 2;
+    return {Untiled(0, width, count, ffn_.hidden()),
+            Untiled(n_bytes, width, count, ffn_.intermediate())};
+  }
+
+ private:
+  Tensor Untiled(int64_t offset, int width, int64_t count, int64_t columns) const {
+    std::vector<std::byte> tiles(static_cast<size_t>(int64_t{width} * columns * 2));
+    EXPECT_EQ(Gpu().copy_async(0, tiles.data(), workspace_.data() + offset, tiles.size(), nullptr),
+              0);
+    EXPECT_EQ(Gpu().stream_synchronize(0, nullptr), 0);
+    Tensor out(ffn_.dtype(), count, columns);
+    for (int64_t row = 0; row < count; ++row) {
+      for (int64_t chunk = 0; chunk < columns / 8; ++chunk) {
+        std::memcpy(out.Data(out.memory()) + (row * columns + chunk * 8) * 2,
+                    tiles.data() + FewTokensPlan::ActivationOffset(width, row, chunk), 16);
+      }
+    }
+    return out;
+  }
+
+  const Ffn& ffn_;
+  const FewTokens& few_;
+  Buffer workspace_;
+  GpuStream stream_;
+};
+
+FewTokens Packed(const Ffn& ffn) {
+  absl::StatusOr<FewTokens> few =
+      FewTokens::Pack(ffn.plan, ffn.weights.gate, ffn.weights.up, ffn.weights.down);
+  EXPECT_TRUE(few.ok()) << few.status();
+  return few.ok() ? *std::move(few) : FewTokens();
+}
+
+class GpuFewTokens : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    const std::string reason =
+        FewTokens::WhyNot(kGpu, GetParam(), 4096, 14336, Rounding::kFused, false);
+    ASSERT_EQ(reason, "") << "these tests need a Hopper GPU and code for sm_90a";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(DTypes, GpuFewTokens, ::testing::Values(DType::kBF16, DType::kF16),
+                         [](const auto& tested) { return std::string(Name(tested.param)); });
+
+// Some columns of a tensor: both ends, and steps that meet every place in tiles and parts.
+std::vector<int64_t> SomeColumns(int64_t columns) {
+  std::vector<int64_t> some;
+  const int64_t step = std::max<int64_t>(1, columns / 40) | 1;
+  for (int64_t column = 0; column < columns; column += step) some.push_back(column);
+  some.push_back(columns - 1);
+  return some;
+}
+
+// The first few cells that are outside their bound, for people; empty: none.
+class Misses {
+ public:
+  void Check(int64_t row, int64_t column, double got, double want, double bound) {
+    if (std::fabs(got - want) <= bound) return;
+    if (++count_ <= 6) {
+      absl::StrAppend(&text_, "\n  [", row, ", ", column, "]: got ", got, ", exact ", want,
+                      ", bound ", bound);
+    }
+  }
+  std::string Text() const {
+    return count_ == 0 ? "" : absl::StrCat(count_, " cells are off:", text_);
+  }
+
+ private:
+  int64_t count_ = 0;
+  std::string text_;
+};
+
+// n of every row from x and the residual, each in FP64.
+std::string CheckNorm(const Ffn& ffn, const Tensor& x, const Tensor& residual, const Tensor& n) {
+  const double u = Traits(ffn.dtype()).epsilon / 2;
+  Misses misses;
+  for (int64_t row = 0; row < n.rows(); ++row) {
+    double squares = 0;
+    for (int64_t k = 0; k < x.columns(); ++k) {
+      squares += std::pow(x.At(row, k) + residual.At(row, k), 2);
+    }
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(x.columns()) + kEps);
+    for (int64_t k = 0; k < x.columns(); ++k) {
+      const double want = (x.At(row, k) + residual.At(row, k)) * scale * ffn.norm.At(0, k);
+      misses.Check(row, k, n.At(row, k), want, std::fabs(want) * (u + 60 * kFp32Unit) + 0x1p-25);
+    }
+  }
+  return misses.Text();
+}
+
+// Some columns of the product from the n that the GPU computed.
+std::string CheckGateUp(const Ffn& ffn, const Tensor& n, const Tensor& product) {
+  const double u = Traits(ffn.dtype()).epsilon / 2;
+  const double units = (static_cast<double>(ffn.hidden()) + 2) * kFp32Unit;
+  Misses misses;
+  for (const int64_t column : SomeColumns(ffn.intermediate())) {
+    for (int64_t row = 0; row < n.rows(); ++row) {
+      double g = 0, g_norm = 0, up = 0, up_norm = 0;
+      for (int64_t k = 0; k < ffn.hidden(); ++k) {
+        const double value = n.At(row, k);
+        g += ffn.gate.At(column, k) * value;
+        g_norm += std::fabs(ffn.gate.At(column, k) * value);
+        up += ffn.up.At(column, k) * value;
+        up_norm += std::fabs(ffn.up.At(column, k) * value);
+      }
+      const double s = g / (1 + std::exp(-g));
+      const double ds = 1.1 * units * g_norm;  // |silu'| < 1.1
+      const double du = units * up_norm;
+      const double want = s * up;
+      misses.Check(row, column, product.At(row, column), want,
+                   ds * std::fabs(up) + std::fabs(s) * du + ds * du +
+                       (u + 20 * kFp32Unit) * std::fabs(want) + 0x1p-25);
+    }
+  }
+  return misses.Text();
+}
+
+// Some columns of y, FP32, from the product that the GPU computed.
+std::string CheckDown(const Ffn& ffn, const Tensor& x, const Tensor& residual,
+                      const Tensor& product, const Tensor& y) {
+  const double units = (static_cast<double>(ffn.intermediate()) + 2) * kFp32Unit;
+  Misses misses;
+  for (const int64_t column : SomeColumns(ffn.hidden())) {
+    for (int64_t row = 0; row < product.rows(); ++row) {
+      double sum = 0, norm = 0;
+      for (int64_t k = 0; k < ffn.intermediate(); ++k) {
+        const double term = ffn.down.At(column, k) * product.At(row, k);
+        sum += term;
+        norm += std::fabs(term);
+      }
+      const double h = x.At(row, column) + residual.At(row, column);
+      misses.Check(row, column, y.At(row, column), h + sum,
+                   units * norm + 2 * kFp32Unit * (std::fabs(h) + std::fabs(h + sum)));
+    }
+  }
+  return misses.Text();
+}
+
+TEST_P(GpuFewTokens, EveryStageIsWithinItsBound) {
+  for (const Size& size : kSizes) {
+    const Ffn ffn(GetParam(), size);
+    const FewTokens few = Packed(ffn);
+    const bool large = size.hidden * size.intermediate > 20000000;
+    for (const int64_t tokens : {1, 8, 13, 32, 50, 128}) {
+      if (large && (tokens == 8 || tokens == 50)) continue;
+      SCOPED_TRACE(absl::StrCat(size.hidden, "/", size.intermediate, ", ", tokens, " tokens"));
+      const Tensor x = Uniform(GetParam(), tokens, size.hidden, 1, 5);
+      const Tensor residual = Uniform(GetParam(), tokens, size.hidden, 1, 6);
+      const DeviceRows device_x(x.Copy());
+      const DeviceRows device_residual(residual.Copy());
+      DeviceRows y(DType::kF32, tokens, size.hidden);
+      Lane lane(ffn, few);
+      lane.Enqueue(device_x, &device_residual, true, 0, tokens, y.view());
+      lane.Wait();
+      const auto [n, product] = lane.Inner(tokens);
+      // Each stage from what the GPU gave it, so that the first wrong one shows.
+      EXPECT_EQ(CheckNorm(ffn, x, residual, n), "") << "norm";
+      EXPECT_EQ(CheckGateUp(ffn, n, product), "") << "gate and up";
+      EXPECT_EQ(CheckDown(ffn, x, residual, product, y.Read()), "") << "down";
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// The outputs of `count` rows from `first` on.
+Tensor Outputs(Lane& lane, const Ffn& ffn, const DeviceRows& x, const DeviceRows* residual,
+               bool on_path, DType y_dtype, int64_t first, int64_t count) {
+  DeviceRows y(y_dtype, count, ffn.hidden());
+  lane.Enqueue(x, residual, on_path, first, count, y.view());
+  lane.Wait();
+  return y.Read().Copy();
+}
+
+// Where rows [first, ..) of `all` and `part` differ first; empty: nowhere.
+std::string Difference(const Tensor& all, int64_t first, const Tensor& part) {
+  std::vector<int64_t> rows(static_cast<size_t>(part.rows()));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = first + static_cast<int64_t>(i);
+  return FirstDifference(all.Gather(rows), part);
+}
+
+TEST_P(GpuFewTokens, ARowHasItsBitsAtAnyNumberOfTokensAndInAnyPosition) {
+  for (const Size& size : {Size{576, 1536}, Size{2560, 6912}, Size{4096, 14336}}) {
+    const Ffn ffn(GetParam(), size);
+    const FewTokens few = Packed(ffn);
+    const DeviceRows x(Uniform(GetParam(), kFewTokensMax, size.hidden, 1, 5));
+    const DeviceRows residual(Uniform(GetParam(), kFewTokensMax, size.hidden, 1, 6));
+    Lane lane(ffn, few);
+    for (const DType y_dtype : {DType::kF32, GetParam()}) {
+      const Tensor all = Outputs(lane, ffn, x, &residual, true, y_dtype, 0, kFewTokensMax);
+      for (int64_t count = 1; count <= kFewTokensMax; ++count) {
+        for (const int64_t first :
+             {int64_t{0}, (kFewTokensMax - count) / 3, int64_t{kFewTokensMax} - count}) {
+          const Tensor part = Outputs(lane, ffn, x, &residual, true, y_dtype, first, count);
+          ASSERT_EQ(Difference(all, first, part), "")
+              << size.hidden << "/" << size.intermediate << ", " << count << " rows from " << first
+              << ", y " << std::string(Name(y_dtype));
+        }
+      }
+    }
+  }
+}
+
+// The composed products, which run more rows than kFewTokensMax, give those same bits.
+TEST_P(GpuFewTokens, TheComposedProductsGiveTheSameBits) {
+  constexpr int64_t kRows = 1030;
+  for (const Size& size : kSizes) {
+    if (size.hidden * size.intermediate > 100000000) continue;  // minutes of this test's own work
+    SCOPED_TRACE(absl::StrCat(size.hidden, "/", size.intermediate));
+    Ffn ffn(GetParam(), size);
+    const FewTokens few = Packed(ffn);
+    const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
+    Lane lane(ffn, few);
+    const Buffer workspace =
+        GpuBuffer(MlpSwiGluWorkspaceBytes(ffn.weights, kRows, Rounding::kFused));
+    for (const int64_t rows : {1, 100, 128, 129, 300, 1030}) {
+      DeviceRows y(DType::kF32, rows, size.hidden);
+      const absl::Status status =
+          MlpSwiGlu(lane.stream().context(), x.view(0, rows), ffn.weights, Rounding::kFused,
+                    y.view(), absl::MakeSpan(workspace.data(), workspace.size()));
+      ASSERT_TRUE(status.ok()) << status;
+      lane.Wait();
+      const Tensor composed = y.Read().Copy();
+      for (int64_t first = 0; first < rows; first += kFewTokensMax) {
+        const int64_t count = std::min<int64_t>(kFewTokensMax, rows - first);
+        const Tensor part = Outputs(lane, ffn, x, nullptr, false, DType::kF32, first, count);
+        ASSERT_EQ(Difference(composed, first, part), "")
+            << "composed of " << rows << " rows against rows from " << first
+            << "; products: " << ffn.weights.gate.description() << ", "
+            << ffn.weights.down.description();
+      }
+    }
+  }
+}
+
+TEST_P(GpuFewTokens, ThePathIsThatOfItsKernels) {
+  const Size size{4096, 14336};
+  const Ffn ffn(GetParam(), size);
+  const FewTokens few = Packed(ffn);
+  constexpr int64_t kRows = 77;
+  const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
+  const DeviceRows residual(Uniform(GetParam(), kRows, size.hidden, 1, 6));
+  Lane lane(ffn, few);
+  const Tensor fused = Outputs(lane, ffn, x, &residual, true, GetParam(), 0, kRows);
+  const DeviceRows n(GetParam(), kRows, size.hidden), h(DType::kF32, kRows, size.hidden),
+      down(DType::kF32, kRows, size.hidden);
+  DeviceRows y(GetParam(), kRows, size.hidden);
+  const ExecutionContext context = lane.stream().context();
+  const Buffer workspace = GpuBuffer(MlpSwiGluWorkspaceBytes(ffn.weights, kRows, Rounding::kFused));
+  const RmsNormParams params{kEps, 0, RmsNormForm::kOnce};
+  absl::Status status = AddRmsNorm(context, x.view(), residual.view(), ffn.device_norm.vector(),
+                                   params, Rounding::kFused, n.view(), h.view());
+  if (status.ok()) {
+    status = MlpSwiGlu(context, n.view(), ffn.weights, Rounding::kFused, down.view(),
+                       absl::MakeSpan(workspace.data(), workspace.size()));
+  }
+  if (status.ok()) status = AddResidual(context, h.view(), down.view(), y.view());
+  ASSERT_TRUE(status.ok()) << status;
+  lane.Wait();
+  EXPECT_EQ(FirstDifference(fused, y.Read()), "");
+}
+
+TEST_P(GpuFewTokens, TheProofOnTheWeightsHolds) {
+  for (const Size& size : {Size{576, 1536}, Size{4096, 14336}, Size{5120, 13824}}) {
+    Ffn ffn(GetParam(), size);
+    const absl::Status status = PrepareFewTokens(ffn.weights);
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_NE(ffn.weights.few, nullptr) << ffn.weights.no_few;
+    EXPECT_FALSE(ffn.weights.few->takes_many) << size.hidden << "/" << size.intermediate;
+  }
+}
+
+// A captured path, replayed on inputs that change, beside another lane that does the same.
+class Replay {
+ public:
+  Replay(const Ffn& ffn, const FewTokens& few, int64_t rows)
+      : lane_(ffn, few), x_(ffn.dtype(), rows, ffn.hidden()), y_(ffn.dtype(), rows, ffn.hidden()) {
+    const auto stream = static_cast<cudaStream_t>(lane_.stream().get());
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    lane_.Enqueue(x_, nullptr, true, 0, rows, y_.view());
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&graph_, graph, 0), cudaSuccess);
+    cudaGraphDestroy(graph);
+  }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+  ~Replay() { cudaGraphExecDestroy(graph_); }
+
+  // One replay on those inputs, its outputs to `y` on the device.
+  void Enqueue(const TensorView& x, std::byte* y) {
+    const auto stream = static_cast<cudaStream_t>(lane_.stream().get());
+    const auto bytes = static_cast<size_t>(x.elements() * 2);
+    EXPECT_EQ(cudaMemcpyAsync(x_.view().data, x.data, bytes, cudaMemcpyDefault, stream),
+              cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(graph_, stream), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(y, y_.view().data, bytes, cudaMemcpyDefault, stream), cudaSuccess);
+  }
+  void Wait() const { lane_.Wait(); }
+
+ private:
+  Lane lane_;
+  DeviceRows x_, y_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+TEST_P(GpuFewTokens, TenThousandReplaysOnTwoLanesWithoutAWrongBit) {
+  constexpr int64_t kRows = 16;      // of a replay
+  constexpr int64_t kInputs = 8;     // that replays take in turn
+  constexpr int64_t kPerRound = 50;  // of each lane, between looks at the results
+  const Size size{4096, 14336};
+  const Ffn ffn(GetParam(), size);
+  const FewTokens few = Packed(ffn);
+  const DeviceRows x(Uniform(GetParam(), kRows * kInputs, size.hidden, 1, 5));
+  Lane alone(ffn, few);
+  const Tensor expected = Outputs(alone, ffn, x, nullptr, true, GetParam(), 0, kRows * kInputs);
+  const auto bytes = static_cast<size_t>(kRows * size.hidden * 2);
+  Replay first(ffn, few, kRows), second(ffn, few, kRows);
+  Replay* lanes[] = {&first, &second};
+  const Buffer out = GpuBuffer(bytes * 2 * kPerRound);
+  std::vector<std::byte> got(out.size());
+  int64_t wrong = 0;
+  for (int64_t round = 0; round < 10000 / (2 * kPerRound); ++round) {
+    const auto input = [&](int64_t i, int64_t lane) {
+      return (round + i * 3 + lane * 5) % kInputs;
+    };
+    for (int64_t i = 0; i < kPerRound; ++i) {
+      for (int64_t lane = 0; lane < 2; ++lane) {
+        lanes[lane]->Enqueue(x.view(input(i, lane) * kRows, kRows),
+                             out.data() + static_cast<size_t>(2 * i + lane) * bytes);
+      }
+    }
+    first.Wait();
+    second.Wait();
+    ASSERT_EQ(cudaMemcpy(got.data(), out.data(), out.size(), cudaMemcpyDefault), cudaSuccess);
+    for (int64_t i = 0; i < kPerRound; ++i) {
+      for (int64_t lane = 0; lane < 2; ++lane) {
+        wrong += std::memcmp(got.data() + static_cast<size_t>(2 * i + lane) * bytes,
+                             expected.memory() + input(i, lane) * static_cast<int64_t>(bytes),
+                             bytes) != 0;
+      }
+    }
+  }
+  EXPECT_EQ(wrong, 0) << "of 10,000 replays";
+}
+
+}  // namespace
+}  // namespace fuseblock::testing
