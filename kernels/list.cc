@@ -5,6 +5,7 @@
 #include "kernels/block_reduce/block_reduce.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/ffn_path/ffn_path.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
@@ -47,6 +48,7 @@ constexpr KernelEntry kKernels[] = {
     {"linear", Describe<LinearImplementations>},
     {"linear_bias_gelu", Describe<LinearImplementations>},
     {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
+    {"ffn_path", Describe<FfnPathImplementations>},
 };
 
 }  // namespace

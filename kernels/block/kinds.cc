@@ -3,9 +3,9 @@
 #include "kernels/block/kinds.h"
 
 #include "absl/strings/str_cat.h"
-#include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/ffn_path/ffn_path.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace fuseblock {
@@ -68,32 +68,8 @@ size_t MlpWorkspace(const BlockSpec& spec, const Block::Prepared& weights, int64
   return MlpSwiGluWorkspaceBytes(*weights.mlp, rows, spec.rounding);
 }
 
-// Where the FFN path keeps its tensors: the residual stream, the norm's result, the feed-forward's.
-struct FfnPathLayout {
-  DType stream;  // of h and of the feed-forward's output
-  size_t h = 0, n = 0, down = 0, mlp = 0;
-};
-
-FfnPathLayout FfnPathLayoutOf(const BlockSpec& spec, int64_t rows) {
-  FfnPathLayout layout;
-  layout.stream = spec.rounding == Rounding::kFused ? DType::kF32 : spec.dtype;
-  size_t end = 0;
-  const auto take = [&](DType dtype) {
-    const size_t begin = end;
-    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(spec.hidden) *
-                         static_cast<size_t>(SizeOf(dtype));
-    end += (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-    return begin;
-  };
-  layout.h = take(layout.stream);
-  layout.n = take(spec.dtype);
-  layout.down = take(layout.stream);
-  layout.mlp = end;
-  return layout;
-}
-
 size_t FfnPathWorkspace(const BlockSpec& spec, const Block::Prepared& weights, int64_t rows) {
-  return FfnPathLayoutOf(spec, rows).mlp + MlpWorkspace(spec, weights, rows);
+  return FfnPathWorkspaceBytes(*weights.mlp, rows, spec.rounding);
 }
 
 // ---- runs
@@ -122,31 +98,9 @@ absl::Status RunMlp(const BlockRun& run) {
 }
 
 absl::Status RunFfnPath(const BlockRun& run) {
-  const ConstTensorView& x = run.inputs[0];
-  const ConstTensorView& residual = run.inputs[1];
-  const RmsNormParams params = NormParams(run.spec);
-  const FfnPathLayout layout = FfnPathLayoutOf(run.spec, run.rows);
-  const auto view = [&](size_t offset, DType dtype) {
-    return TensorView(run.workspace.data() + offset, dtype, {run.rows, run.spec.hidden},
-                      run.context.device);
-  };
-  const TensorView n = view(layout.n, run.spec.dtype);
-  const TensorView down = view(layout.down, layout.stream);
-  ConstTensorView h = x;
-  if (residual.rank == 0) {
-    absl::Status s = RmsNorm(run.context, x, run.weights.norm.view, params, n);
-    if (!s.ok()) return s;
-  } else {
-    const TensorView sum = view(layout.h, layout.stream);
-    absl::Status s = AddRmsNorm(run.context, x, residual, run.weights.norm.view, params,
-                                run.spec.rounding, n, sum);
-    if (!s.ok()) return s;
-    h = sum;
-  }
-  absl::Status s = MlpSwiGlu(run.context, n, *run.weights.mlp, run.spec.rounding, down,
-                             run.workspace.subspan(layout.mlp));
-  if (!s.ok()) return s;
-  return AddResidual(run.context, h, down, run.outputs[0]);
+  return FfnPath(run.context,
+                 {run.inputs[0], run.inputs[1], run.weights.norm.view, NormParams(run.spec),
+                  run.weights.mlp.get(), run.spec.rounding, run.outputs[0], run.workspace});
 }
 
 absl::Status RunEmbedding(const BlockRun& run) {

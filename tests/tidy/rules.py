@@ -13,6 +13,10 @@ INCLUDES = [
     (r"kernels/list\.", [r"kernels/"]),
     (r"kernels/linear_bias_gelu/", [r"kernels/(base|linear_bias_gelu|linear)/"]),
     (r"kernels/mlp_swiglu/", [r"kernels/(base|mlp_swiglu|linear|swiglu)/"]),
+    (
+        r"kernels/ffn_path/",
+        [r"kernels/(base|ffn_path|mlp_swiglu|rms_norm|add_rms_norm|add_residual)/"],
+    ),
     (r"kernels/(?P<room>\w+)/", [r"kernels/base/", r"kernels/{room}/"]),
     (r"server/model/", [r"kernels/", r"server/model/", r"server/reason\.h"]),
     (r"server/observe/", [r"kernels/base/", r"server/observe/", r"server/reason\.h"]),

@@ -93,8 +93,7 @@ run_test() {
       "$bin/numerics_rungs_test" "--gtest_filter=$tests" --gtest_brief=1
   done
   for name in gpu_reduce_test gpu_kernels_test gpu_linear_test gpu_block_test \
-    gpu_few_tokens_test gpu_large_test \
-    gpu_rope_test; do
+    gpu_few_tokens_test gpu_large_test gpu_rope_test; do
     background "$name" "$bin/$name" "--gtest_filter=$tests"
   done
   # The example of a program that uses the installed library, where the bundle brings it.

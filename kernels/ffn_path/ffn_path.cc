@@ -1,0 +1,166 @@
+// The feed-forward path: composed of norm, feed-forward and addition, or, for few tokens on Hopper,
+// by kernels of its own.
+#include "kernels/ffn_path/ffn_path.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/add_residual/add_residual.h"
+#include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/base/status.h"
+#include "kernels/rms_norm/rms_norm.h"
+
+namespace fuseblock {
+
+// Defined in ffn_path_ref.cc.
+absl::Status FfnPathReference(const ExecutionContext& context, const FfnPathArgs& args);
+
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+bool IsAbsent(const ConstTensorView& view) { return view.rank == 0 && view.data == nullptr; }
+
+std::optional<ConstTensorView> IfThere(const ConstTensorView& view) {
+  if (IsAbsent(view)) return std::nullopt;
+  return view;
+}
+
+// Where the composed path keeps its tensors: the residual stream, the norm's result, the
+// feed-forward's, the feed-forward's own.
+struct Layout {
+  DType stream;  // of h and of the feed-forward's output
+  size_t h = 0, n = 0, down = 0, mlp = 0;
+};
+
+Layout LayoutOf(const MlpSwiGluWeights& weights, int64_t rows, Rounding rounding) {
+  const DType dtype = weights.gate.dtype();
+  Layout layout;
+  layout.stream = rounding == Rounding::kFused ? DType::kF32 : dtype;
+  size_t end = 0;
+  const auto take = [&](DType of) {
+    const size_t begin = end;
+    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(weights.gate.k()) *
+                         static_cast<size_t>(SizeOf(of));
+    end += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  };
+  layout.h = take(layout.stream);
+  layout.n = take(dtype);
+  layout.down = take(layout.stream);
+  layout.mlp = end;
+  return layout;
+}
+
+absl::Status RunComposed(const ExecutionContext& context, const FfnPathArgs& args) {
+  const int64_t rows = args.x.rows();
+  const Layout layout = LayoutOf(*args.weights, rows, args.rounding);
+  const auto view = [&](size_t offset, DType dtype) {
+    return TensorView(args.workspace.data() + offset, dtype, args.x.dims(), context.device);
+  };
+  const TensorView n = view(layout.n, args.x.dtype);
+  const TensorView down = view(layout.down, layout.stream);
+  ConstTensorView h = args.x;
+  if (IsAbsent(args.residual)) {
+    FUSEBLOCK_RETURN_IF_ERROR(RmsNorm(context, args.x, IfThere(args.norm), args.params, n));
+  } else {
+    const TensorView sum = view(layout.h, layout.stream);
+    FUSEBLOCK_RETURN_IF_ERROR(AddRmsNorm(context, args.x, args.residual, IfThere(args.norm),
+                                         args.params, args.rounding, n, sum));
+    h = sum;
+  }
+  FUSEBLOCK_RETURN_IF_ERROR(MlpSwiGlu(context, n, *args.weights, args.rounding, down,
+                                      args.workspace.subspan(layout.mlp)));
+  return AddResidual(context, h, down, args.y);
+}
+
+// The operands as few_tokens.h takes them.
+absl::StatusOr<FewTokensArgs> ForFewTokens(const FfnPathArgs& args) {
+  FewTokensArgs few;
+  few.weights = args.weights->few.get();
+  few.dtype = args.x.dtype;
+  FUSEBLOCK_ASSIGN_OR_RETURN(few.x, AsRows("x", args.x));
+  FUSEBLOCK_ASSIGN_OR_RETURN(few.y, AsRows("y", args.y));
+  few.y_dtype = args.y.dtype;
+  few.path = {args.residual, args.norm, args.params.eps, args.params.weight_offset};
+  few.workspace = args.workspace;
+  return few;
+}
+
+std::string WhyNotFew(const FfnPathArgs& args) {
+  if (args.weights->few == nullptr) return args.weights->no_few;
+  if (args.rounding != Rounding::kFused) return "rounds as fused, not as hf";
+  if (!IsAbsent(args.norm) && args.norm.dtype != args.x.dtype) {
+    return absl::StrCat("takes a norm of x's dtype, not ", std::string(Name(args.norm.dtype)));
+  }
+  const absl::StatusOr<FewTokensArgs> few = ForFewTokens(args);
+  return few.ok() ? WhyNotFewTokens(*few) : std::string(few.status().message());
+}
+
+absl::Status RunFew(const ExecutionContext& context, const FfnPathArgs& args) {
+  FUSEBLOCK_ASSIGN_OR_RETURN(const FewTokensArgs few, ForFewTokens(args));
+  return RunFewTokens(context, few);
+}
+
+constexpr Implementation<FfnPathArgs> kImplementations[] = {
+    {"wgmma", DeviceType::kCuda, FewTokensUnavailable, WhyNotFew, RunFew},
+    {"composed", DeviceType::kCpu, AlwaysAvailable, TakesAll<FfnPathArgs>, RunComposed},
+    {"composed", DeviceType::kCuda, CudaUnavailable, TakesAll<FfnPathArgs>, RunComposed},
+    {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<FfnPathArgs>, FfnPathReference},
+};
+
+absl::Status CheckNotIn(const TensorView& y, const char* name, const ConstTensorView& in) {
+  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, name, in));
+  if (y.data == in.data && y.elements() > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("y: must not be ", name, " itself: the path is not in place"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const FfnPathArgs& args) {
+  const LinearWeight& gate = args.weights->gate;
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("x", args.x, gate.dtype()));
+  if (args.x.rank == 0 || args.x.cols() != gate.k()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("x: expected ", gate.k(), " columns, got ", Describe(args.x)));
+  }
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", args.y, gate.dtype()));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "y", args.y));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckNotIn(args.y, "x", args.x));
+  if (!IsAbsent(args.residual)) {
+    FUSEBLOCK_RETURN_IF_ERROR(CheckDType("residual", args.residual, gate.dtype()));
+    FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "residual", args.residual));
+    FUSEBLOCK_RETURN_IF_ERROR(CheckNotIn(args.y, "residual", args.residual));
+  }
+  if (args.rounding == Rounding::kFused && args.params.form != RmsNormForm::kOnce) {
+    return absl::InvalidArgumentError("params.form: expected kOnce with kFused");
+  }
+  FUSEBLOCK_RETURN_IF_ERROR(CheckRmsNorm(args.x, IfThere(args.norm), args.params, args.y).status());
+  const size_t needed = FfnPathWorkspaceBytes(*args.weights, args.x.rows(), args.rounding);
+  if (args.workspace.size() < needed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("workspace: expected ", needed, " bytes, got ", args.workspace.size()));
+  }
+  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kAlignment != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("workspace: expected ", kAlignment, "-byte alignment"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Span<const Implementation<FfnPathArgs>> FfnPathImplementations() { return kImplementations; }
+
+size_t FfnPathWorkspaceBytes(const MlpSwiGluWeights& weights, int64_t rows, Rounding rounding) {
+  return LayoutOf(weights, rows, rounding).mlp + MlpSwiGluWorkspaceBytes(weights, rows, rounding);
+}
+
+absl::Status FfnPath(const ExecutionContext& context, const FfnPathArgs& args) {
+  FUSEBLOCK_RETURN_IF_ERROR(Check(args));
+  if (args.x.elements() == 0) return absl::OkStatus();
+  return RunFirst("ffn_path", FfnPathImplementations(), context, args);
+}
+
+}  // namespace fuseblock
