@@ -52,6 +52,9 @@ Key<T> Text(std::string_view name, std::string T::*field, std::string (*problem)
   return {name, field, 0, 0, {}, problem, help};
 }
 
+// No limit that anybody sets is larger.
+constexpr int64_t kMany = int64_t{1} << 40;
+
 std::string AddressProblem(std::string_view value);
 std::string DevicesProblem(std::string_view value);
 std::string LayersProblem(std::string_view value);
@@ -59,7 +62,6 @@ std::string LayersProblem(std::string_view value);
 // In the order in which they are printed: keys of the top first, then section by section.
 const std::vector<Key<Config>>& Keys() {
   using C = Config;
-  constexpr int64_t kMany = int64_t{1} << 40;
   static const auto* keys = new std::vector<Key<Config>>{
       Text("devices", &C::devices, DevicesProblem,
            "auto, or cpu, cuda:N separated by commas, the preferred one first"),
@@ -71,6 +73,8 @@ const std::vector<Key<Config>>& Keys() {
              "tokens that may wait or run at a time"),
       Number("admission.max_queue_bytes", &C::max_queue_bytes, 1, kMany,
              "bytes of requests that may wait or run at a time"),
+      Number("admission.max_queue_requests", &C::max_queue_requests, 1, kMany,
+             "requests that may wait or run at a time"),
       Number("admission.max_request_tokens", &C::max_request_tokens, 1, 1 << 24,
              "tokens of one request"),
       Number("admission.max_request_bytes", &C::max_request_bytes, 1, kRequestBytesMax,
@@ -82,7 +86,8 @@ const std::vector<Key<Config>>& Keys() {
       Number("engine.cpu_threads", &C::cpu_threads, 0, 1024,
              "threads of one CPU lane; 0 shares the machine's cores out"),
       Number("engine.max_batch_tokens", &C::max_batch_tokens, 1, 1 << 24,
-             "tokens of one batch; every lane's memory is sized for it"),
+             "tokens of one batch; every lane's memory is sized for it; a longer request is "
+             "computed in chunks of as many"),
       Choice("fallback.policy", &C::fallback_policy, {"cpu", "refuse"},
              "who answers for a lost device"),
       Number("drain.notice_seconds", &C::drain_notice_seconds, 0, 3600,
@@ -105,8 +110,31 @@ const std::vector<Key<ModelConfig>>& ModelKeys() {
              "fused: one rounding per stored tensor; hf: where Hugging Face rounds"),
       Text("layers", &M::layers, LayersProblem, "\"0-3,29\"; empty for all"),
       Text("parts", &M::parts, nullptr, "\"mlp,ffn_norm\"; empty for all"),
+      Number("max_queue_tokens", &M::max_queue_tokens, 0, kMany,
+             "tokens that may wait or run at a time for each of its blocks; 0: as the server"),
+      Number("max_queue_bytes", &M::max_queue_bytes, 0, kMany, "the same in bytes"),
+      Number("max_queue_requests", &M::max_queue_requests, 0, kMany, "the same in requests"),
   };
   return *keys;
+}
+
+const std::vector<Key<TenantConfig>>& TenantKeys() {
+  using T = TenantConfig;
+  static const auto* keys = new std::vector<Key<TenantConfig>>{
+      Number("max_queue_tokens", &T::max_queue_tokens, 0, kMany,
+             "the tenant's tokens that may wait or run at a time; 0: no quota"),
+      Number("max_queue_bytes", &T::max_queue_bytes, 0, kMany, "the same in bytes"),
+      Number("max_queue_requests", &T::max_queue_requests, 0, kMany, "the same in requests"),
+  };
+  return *keys;
+}
+
+// The tables of named things: models.NAME.KEY, tenants.NAME.KEY. Calls use(table's name, its keys,
+// the member of Config) for each.
+template <typename Use>
+void ForEachTable(Use&& use) {
+  use(std::string_view("models"), ModelKeys(), &Config::models);
+  use(std::string_view("tenants"), TenantKeys(), &Config::tenants);
 }
 
 std::string AddressProblem(std::string_view value) {
@@ -172,12 +200,14 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 absl::Status UnknownKey(std::string_view name) {
   std::vector<std::string> known = {"config_version"};
   for (const auto& key : Keys()) known.emplace_back(key.name);
-  // A model's key is compared under the name that the user gave the model.
+  // A model's key is compared under the name that the user gave the model, a tenant's likewise.
   const std::vector<absl::string_view> path = absl::StrSplit(View(name), absl::MaxSplits('.', 2));
-  const absl::string_view model = path.size() > 1 && path[0] == "models" ? path[1] : "NAME";
-  for (const auto& key : ModelKeys()) {
-    known.push_back(absl::StrCat("models.", model, ".", View(key.name)));
-  }
+  ForEachTable([&](std::string_view table, const auto& keys, auto) {
+    const absl::string_view thing = path.size() > 1 && path[0] == View(table) ? path[1] : "NAME";
+    for (const auto& key : keys) {
+      known.push_back(absl::StrCat(View(table), ".", thing, ".", View(key.name)));
+    }
+  });
   const auto nearest =
       std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
         return EditDistance(name, a) < EditDistance(name, b);
@@ -223,10 +253,10 @@ absl::Status Assign(const Key<T>& key, std::string_view full_name, const Value& 
   return absl::OkStatus();
 }
 
-absl::Status CheckModelName(std::string_view name) {
+absl::Status CheckName(std::string_view table, std::string_view name) {
   if (IsModelName(name)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("models.", View(name), ": expected a name of letters, digits, '_' and '-'"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      View(table), ".", View(name), ": expected a name of letters, digits, '_' and '-'"));
 }
 
 // The text of a flag as the key's kind of value; an integer's text that is none stays a string,
@@ -245,14 +275,18 @@ template <typename Use>
 absl::Status WithKey(std::string_view name, Config& config, Use&& use) {
   if (const Key<Config>* key = FindKey(Keys(), name)) return use(*key, config);
   const std::vector<absl::string_view> path = absl::StrSplit(View(name), absl::MaxSplits('.', 2));
-  if (path.size() == 3 && path[0] == "models") {
-    const std::string model(path[1]);
-    if (absl::Status status = CheckModelName(model); !status.ok()) return status;
-    if (const auto* key = FindKey(ModelKeys(), std::string(path[2]))) {
-      return use(*key, config.models[model]);
+  absl::Status status = UnknownKey(name);
+  ForEachTable([&](std::string_view table, const auto& keys, auto things) {
+    if (path.size() != 3 || path[0] != View(table)) return;
+    const std::string thing(path[1]);
+    const auto* key = FindKey(keys, std::string(path[2]));
+    if (absl::Status bad_name = CheckName(table, thing); !bad_name.ok()) {
+      status = bad_name;
+    } else if (key != nullptr) {
+      status = use(*key, (config.*things)[thing]);
     }
-  }
-  return UnknownKey(name);
+  });
+  return status;
 }
 
 absl::StatusOr<Value> FromToml(const std::string& name, const toml::node& node) {
@@ -271,18 +305,20 @@ absl::Status SetValue(const std::string& name, const toml::node& node, Config& c
   });
 }
 
-// Whether a table of that name can hold keys; makes the model that it names.
+// Whether a table of that name can hold keys; makes the model or tenant that it names.
 absl::Status EnterTable(const std::string& prefix, const std::string& name, Config& config) {
-  if (name == "models") return absl::OkStatus();
-  if (prefix == "models") {
-    const std::string model = name.substr(prefix.size() + 1);
-    config.models[model];
-    return CheckModelName(model);
-  }
   for (const Key<Config>& known : Keys()) {
     if (known.name.starts_with(name + ".")) return absl::OkStatus();
   }
-  return UnknownKey(name);
+  absl::Status status = UnknownKey(name);
+  ForEachTable([&](std::string_view table, const auto&, auto things) {
+    if (name == table) status = absl::OkStatus();
+    if (prefix != table) return;
+    const std::string thing = name.substr(prefix.size() + 1);
+    (config.*things)[thing];
+    status = CheckName(table, thing);
+  });
+  return status;
 }
 
 // Walks tables down to values. A table that leads to no known key is an error even when it is
@@ -372,15 +408,10 @@ absl::Status CheckConfig(const Config& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         "metrics.address: expected HOST:PORT or nothing, got \"", config.metrics_address, "\""));
   }
-  const std::pair<const char*, int64_t> bounds[] = {
-      {"engine.max_batch_tokens", config.max_batch_tokens},
-      {"admission.max_queue_tokens", config.max_queue_tokens}};
-  for (const auto& [name, bound] : bounds) {
-    if (config.max_request_tokens > bound) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("admission.max_request_tokens: expected at most ", name, " = ", bound,
-                       ", got ", config.max_request_tokens));
-    }
+  if (config.max_request_tokens > config.max_queue_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("admission.max_request_tokens: expected at most admission.max_queue_tokens = ",
+                     config.max_queue_tokens, ", got ", config.max_request_tokens));
   }
   if (config.max_request_bytes > config.max_queue_bytes) {
     return absl::InvalidArgumentError(
@@ -401,10 +432,12 @@ std::string PrintConfig(const Config& config) {
     section = head;
     PrintKey(key, head.empty() ? key.name : key.name.substr(dot + 1), config, out);
   }
-  for (const auto& [name, model] : config.models) {
-    out << "\n[models." << name << "]\n";
-    for (const Key<ModelConfig>& key : ModelKeys()) PrintKey(key, key.name, model, out);
-  }
+  ForEachTable([&](std::string_view table, const auto& keys, auto things) {
+    for (const auto& [name, thing] : config.*things) {
+      out << "\n[" << table << "." << name << "]\n";
+      for (const auto& key : keys) PrintKey(key, key.name, thing, out);
+    }
+  });
   return out.str();
 }
 
@@ -416,9 +449,12 @@ std::string DescribeKeys() {
     std::visit([&](auto field) { value << defaults.*field; }, key.field);
     absl::StrAppend(&text, "  ", View(key.name), " (", value.str(), "): ", View(key.help), "\n");
   }
-  for (const Key<ModelConfig>& key : ModelKeys()) {
-    absl::StrAppend(&text, "  models.NAME.", View(key.name), ": ", View(key.help), "\n");
-  }
+  ForEachTable([&](std::string_view table, const auto& keys, auto) {
+    for (const auto& key : keys) {
+      absl::StrAppend(&text, "  ", View(table), ".NAME.", View(key.name), ": ", View(key.help),
+                      "\n");
+    }
+  });
   return text;
 }
 

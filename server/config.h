@@ -24,7 +24,21 @@ struct ModelConfig {
   std::string rounding = "fused";  // fused, hf
   std::string layers;              // "0-3,29"; empty: all
   std::string parts;               // "mlp,ffn_norm"; empty: all
+  // Of each of its blocks, admitted at a time; 0: what bounds the server bounds it.
+  int64_t max_queue_tokens = 0;
+  int64_t max_queue_bytes = 0;
+  int64_t max_queue_requests = 0;
 };
+
+// Of one tenant, admitted at a time; 0: no quota.
+struct TenantConfig {
+  int64_t max_queue_tokens = 0;
+  int64_t max_queue_bytes = 0;
+  int64_t max_queue_requests = 0;
+};
+
+// The name under which `tenants` has the quota of those that it does not name.
+inline constexpr char kAnyTenant[] = "default";
 
 // Addresses are HOST:PORT (port 0 picks one), unix:PATH where gRPC listens, or empty for off.
 struct Config {
@@ -33,6 +47,7 @@ struct Config {
   std::string metrics_address = "127.0.0.1:8002";
   int64_t max_queue_tokens = 65536;
   int64_t max_queue_bytes = int64_t{1} << 30;
+  int64_t max_queue_requests = 65536;
   int64_t max_request_tokens = 4096;
   int64_t max_request_bytes = int64_t{1} << 27;
   int64_t max_stream_requests = 64;
@@ -44,7 +59,8 @@ struct Config {
   int64_t drain_grace_seconds = 30;
   std::string log_level = "info";
   std::string log_format = "text";
-  std::map<std::string, ModelConfig> models;  // by name
+  std::map<std::string, ModelConfig> models;    // by name
+  std::map<std::string, TenantConfig> tenants;  // by name
 };
 
 // Sets what a TOML text sets; `source` names it in errors. Does not check the whole.

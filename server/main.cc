@@ -43,6 +43,17 @@ FallbackPolicy FallbackFrom(const Config& config) {
   return config.fallback_policy == "cpu" ? FallbackPolicy::kCpu : FallbackPolicy::kRefuse;
 }
 
+// The part of a block's load that goes into knowing what it costs: of every block and device.
+constexpr absl::Duration kMeasureMax = absl::Milliseconds(10);
+
+// From a table that has the three limits, where 0 is none.
+template <typename T>
+Budget BudgetFrom(const T& limits) {
+  const auto limit = [](int64_t value) { return value == 0 ? Budget::kNoLimit : value; };
+  return {limit(limits.max_queue_tokens), limit(limits.max_queue_bytes),
+          limit(limits.max_queue_requests)};
+}
+
 EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> devices) {
   EngineOptions options;
   options.devices = std::move(devices);
@@ -51,7 +62,12 @@ EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> device
   options.batch_tokens_max = config.max_batch_tokens;
   options.queue_tokens_max = config.max_queue_tokens;
   options.queue_bytes_max = config.max_queue_bytes;
+  options.queue_requests_max = config.max_queue_requests;
   options.request_tokens_max = config.max_request_tokens;
+  for (const auto& [name, tenant] : config.tenants) {
+    (name == kAnyTenant ? options.tenant_quota : options.tenant_quotas[name]) = BudgetFrom(tenant);
+  }
+  options.measure_max = kMeasureMax;
   options.fallback = FallbackFrom(config);
   options.caller_runs_max = kCallerRunsMax;
   return options;
@@ -158,11 +174,11 @@ absl::Status Start(const Config& config, Parts& parts, std::atomic<HealthService
 
 absl::Status LoadModels(const Config& config, Parts& parts, const StopSignals& signals) {
   CpuTeam team;
-  const auto prepare = [&](const ServedBlock& block) {
-    if (signals.stopping()) return absl::CancelledError("the server is stopping");
-    return parts.engine->Prepare(block);
-  };
   for (const auto& [name, model] : config.models) {
+    const auto prepare = [&, budget = BudgetFrom(model)](const ServedBlock& block) {
+      if (signals.stopping()) return absl::CancelledError("the server is stopping");
+      return parts.engine->Prepare(block, budget);
+    };
     if (signals.stopping()) return absl::CancelledError("the server is stopping");
     const absl::Time begin = absl::Now();
     Log(LogLevel::kInfo, "loading", absl::StrCat("loading ", name),

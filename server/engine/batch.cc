@@ -1,30 +1,44 @@
 #include "server/engine/batch.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/embedding/embedding.h"
 #include "server/reason.h"
 
 namespace fuseblock {
 namespace {
 
-void CopyPieces(const InputPayload& payload, std::byte* to) {
-  for (const absl::Span<const std::byte> piece : payload.pieces) {
-    if (piece.empty()) continue;
+// Copies `bytes` of the payload from offset `from` on.
+void CopyPieces(const InputPayload& payload, size_t from, size_t bytes, std::byte* to) {
+  for (absl::Span<const std::byte> piece : payload.pieces) {
+    if (from >= piece.size()) {
+      from -= piece.size();
+      continue;
+    }
+    piece = piece.subspan(from, bytes);
+    from = 0;
+    if (piece.empty()) return;
     std::memcpy(to, piece.data(), piece.size());
     to += piece.size();
+    bytes -= piece.size();
   }
 }
 
 // The ids lie on the host only now; on the device nobody could read them back in time.
-absl::Status CheckIds(const Batch& batch, std::byte* ids, int64_t tokens) {
+absl::Status CheckIds(const Batch& batch, std::byte* ids, const Part& part) {
   if (batch.block->kind != BlockKind::kEmbedding) return absl::OkStatus();
   const DType dtype = batch.block->InputDType(batch.form, 0);
-  absl::Status status = CheckEmbeddingIds(ids, dtype, tokens, batch.block->vocabulary);
+  const absl::Status status = CheckEmbeddingIds(ids, dtype, part.rows, batch.block->vocabulary);
   if (status.ok()) return status;
-  std::memset(ids, 0, static_cast<size_t>(tokens) * SizeOf(dtype));
-  return MakeError(Reason::kBadTensor,
-                   std::string_view(status.message().data(), status.message().size()));
+  std::memset(ids, 0, static_cast<size_t>(part.rows) * SizeOf(dtype));
+  std::string message(status.message());
+  if (part.first_row > 0) {
+    absl::StrAppend(&message, ", counted from token ", part.first_row, ", where a chunk begins");
+  }
+  return MakeError(Reason::kBadTensor, message);
 }
 
 ConstTensorView RowsView(const BlockTensor& tensor, const void* data, DType dtype, int64_t rows) {
@@ -34,43 +48,50 @@ ConstTensorView RowsView(const BlockTensor& tensor, const void* data, DType dtyp
 
 }  // namespace
 
+int64_t Batch::requests() const {
+  return std::count_if(parts.begin(), parts.end(),
+                       [](const Part& part) { return part.first_row == 0; });
+}
+
 void Batch::Clear() {
-  entries.clear();
+  parts.clear();
   first_row.clear();
   status.clear();
   run = LaneBatch();
 }
 
 void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
-  BatchQueue& queue = *batch.entries.front()->queue;
+  BatchQueue& queue = *batch.parts.front().entry->queue;
   EngineBlock& block = *queue.block();
   batch.block = &block;
   batch.form = queue.form();
   LaneBatch& run = batch.run;
   run.input_count = block.inputs.size();
   run.output_count = block.outputs.size();
-  for (const auto& entry : batch.entries) {
+  for (const Part& part : batch.parts) {
     batch.first_row.push_back(run.rows);
-    run.rows += entry->request.tokens;
+    run.rows += part.rows;
   }
-  batch.status.resize(batch.entries.size());
+  batch.status.resize(batch.parts.size());
 
   std::byte* to = staging_in;
   for (size_t i = 0; i < run.input_count; ++i) {
     if (!block.HasInput(batch.form, i)) continue;
     const size_t row_bytes = block.InputRowBytes(batch.form, i);
-    for (size_t e = 0; e < batch.entries.size(); ++e) {
-      const Request& request = batch.entries[e]->request;
-      std::byte* rows = to + static_cast<size_t>(batch.first_row[e]) * row_bytes;
-      CopyPieces(request.inputs[i], rows);
-      if (i == 0) batch.status[e] = CheckIds(batch, rows, request.tokens);
+    for (size_t p = 0; p < batch.parts.size(); ++p) {
+      const Part& part = batch.parts[p];
+      std::byte* rows = to + static_cast<size_t>(batch.first_row[p]) * row_bytes;
+      CopyPieces(part.entry->request.inputs[i], static_cast<size_t>(part.first_row) * row_bytes,
+                 static_cast<size_t>(part.rows) * row_bytes, rows);
+      if (i == 0) batch.status[p] = CheckIds(batch, rows, part);
     }
     run.inputs[i] = RowsView(block.inputs[i], to, block.InputDType(batch.form, i), run.rows);
     to += AlignTensor(static_cast<size_t>(run.rows) * row_bytes);
   }
-  for (const auto& entry : batch.entries) {
-    for (InputPayload& payload : entry->request.inputs) payload.pieces.clear();
-    entry->request.payload.reset();
+  for (const Part& part : batch.parts) {
+    if (!part.whole()) continue;
+    for (InputPayload& payload : part.entry->request.inputs) payload.pieces.clear();
+    part.entry->request.payload.reset();
   }
   for (size_t o = 0; o < run.output_count; ++o) {
     if (!block.HasOutput(batch.form, o)) continue;
@@ -80,12 +101,12 @@ void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
   }
 }
 
-absl::Span<const std::byte> OutputOf(const Batch& batch, size_t entry, size_t output) {
+absl::Span<const std::byte> OutputOf(const Batch& batch, size_t part, size_t output) {
   const auto* data = static_cast<const std::byte*>(batch.run.outputs[output].data);
   if (data == nullptr) return {};
   const size_t row_bytes = batch.block->OutputRowBytes(output);
-  const size_t rows = static_cast<size_t>(batch.entries[entry]->request.tokens);
-  return {data + static_cast<size_t>(batch.first_row[entry]) * row_bytes, rows * row_bytes};
+  const size_t rows = static_cast<size_t>(batch.parts[part].rows);
+  return {data + static_cast<size_t>(batch.first_row[part]) * row_bytes, rows * row_bytes};
 }
 
 }  // namespace fuseblock

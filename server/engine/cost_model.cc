@@ -1,45 +1,66 @@
 #include "server/engine/cost_model.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace fuseblock {
 
-void CostModel::Observe(int64_t tokens, absl::Duration took, absl::Time now) {
-  const double n = static_cast<double>(tokens);
-  const double t = absl::ToDoubleSeconds(took);
-  count_ = count_ * kKeep + 1;
-  n_ = n_ * kKeep + n;
-  nn_ = nn_ * kKeep + n * n;
-  t_ = t_ * kKeep + t;
-  nt_ = nt_ * kKeep + n * t;
-  observed_ = now;
-
-  // Least squares of t = fixed + slope n, with noise kept from making a part negative.
-  const double mean_n = n_ / count_;
-  const double mean_t = t_ / count_;
-  const double variance = nn_ / count_ - mean_n * mean_n;
-  double slope = 0;
-  one_size_ = mean_n;
-  if (variance > 1e-3 * mean_n * mean_n) {
-    one_size_ = 0;
-    slope = (nt_ / count_ - mean_n * mean_t) / variance;
-    slope = std::clamp(slope, 0.0, mean_n > 0 ? mean_t / mean_n : 0.0);
-  }
-  per_token_ = absl::Seconds(slope);
-  fixed_ = absl::Seconds(std::max(0.0, mean_t - slope * mean_n));
+int CostModel::BucketOf(int64_t tokens) {
+  const uint64_t below = static_cast<uint64_t>(std::max<int64_t>(tokens, 1)) - 1;
+  return std::min(static_cast<int>(std::bit_width(below)), kBuckets - 1);
 }
 
-absl::Duration CostModel::Predict(int64_t tokens) const {
-  if (one_size_ > 0) {
-    return fixed_ * std::min(1.0, static_cast<double>(tokens) / one_size_);
+void CostModel::Observe(int64_t tokens, absl::Duration took, absl::Time now) {
+  Bucket& bucket = seen_[BucketOf(tokens)];
+  bucket.count = bucket.count * kKeep + 1;
+  bucket.n = bucket.n * kKeep + static_cast<double>(std::max<int64_t>(tokens, 1));
+  bucket.t = bucket.t * kKeep + absl::ToDoubleSeconds(took);
+  observed_ = now;
+}
+
+void CostModel::Measure(int64_t tokens, absl::Duration took) {
+  const double n = static_cast<double>(std::max<int64_t>(tokens, 1));
+  measured_[BucketOf(tokens)] = {1, n, absl::ToDoubleSeconds(took)};
+  seen_[BucketOf(tokens)] = measured_[BucketOf(tokens)];
+}
+
+CostModel::Around CostModel::Find(const Buckets& buckets, double n) {
+  Around around;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.count == 0) continue;
+    const Point point{bucket.n / bucket.count, bucket.t / bucket.count};
+    if (point.n > n) {
+      around.above = point;
+      break;
+    }
+    around.before = around.below;
+    around.below = point;
   }
-  return fixed_ + per_token_ * tokens;
+  return around;
+}
+
+absl::Duration CostModel::At(const Buckets& buckets, int64_t tokens) {
+  const double n = static_cast<double>(std::max<int64_t>(tokens, 1));
+  const auto& [before, below, above] = Find(buckets, n);
+  if (below.n == 0) return absl::Seconds(above.n == 0 ? 0 : above.t * n / above.n);
+  if (above.n == 0) {
+    if (before.n == 0) return absl::Seconds(below.t);
+    const double slope = (below.t - before.t) / (below.n - before.n);
+    return absl::Seconds(below.t + std::clamp(slope, 0.0, below.t / below.n) * (n - below.n));
+  }
+  return absl::Seconds(below.t + (above.t - below.t) / (above.n - below.n) * (n - below.n));
 }
 
 absl::Duration CostModel::PredictAtMost(int64_t tokens) const {
-  if (count_ == 0) return absl::InfiniteDuration();
-  if (one_size_ > 0) return fixed_ * std::max(1.0, static_cast<double>(tokens) / one_size_);
-  return fixed_ + per_token_ * tokens;
+  const double n = static_cast<double>(std::max<int64_t>(tokens, 1));
+  const auto& [before, below, above] = Find(seen_, n);
+  if (below.n == 0) return above.n == 0 ? absl::InfiniteDuration() : absl::Seconds(above.t);
+  if (above.n == 0) return absl::Seconds(below.t * n / below.n);
+  return Predict(tokens);
+}
+
+absl::Duration CostModel::Certain(int64_t tokens, absl::Time now) const {
+  return Trusted(now) ? Predict(tokens) : At(measured_, tokens) / 2;
 }
 
 }  // namespace fuseblock

@@ -31,9 +31,8 @@ absl::Status CheckOptions(const EngineOptions& options) {
         CheckPositive("batch_tokens_max", options.batch_tokens_max),
         CheckPositive("queue_tokens_max", options.queue_tokens_max),
         CheckPositive("queue_bytes_max", options.queue_bytes_max),
+        CheckPositive("queue_requests_max", options.queue_requests_max),
         CheckPositive("request_tokens_max", options.request_tokens_max),
-        CheckAtMost("request_tokens_max", options.request_tokens_max, "batch_tokens_max",
-                    options.batch_tokens_max),
         CheckAtMost("request_tokens_max", options.request_tokens_max, "queue_tokens_max",
                     options.queue_tokens_max)}) {
     if (!status.ok()) return status;
@@ -86,7 +85,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
-absl::Status Engine::Prepare(const ServedBlock& block) { return impl_->Prepare(block); }
+absl::Status Engine::Prepare(const ServedBlock& block, const Budget& budget) {
+  return impl_->Prepare(block, budget);
+}
 Engine::RequestId Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
 void Engine::Cancel(RequestId id) { impl_->Cancel(id); }
 void Engine::Drain(absl::Time deadline) { impl_->Drain(deadline); }
@@ -116,7 +117,7 @@ absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, Engine
                                                         Runner* runner) {
   const absl::StatusOr<int> form = block.FormOf(request);
   if (!form.ok()) return form.status();
-  auto entry = std::make_unique<Entry>();
+  auto entry = std::make_shared<Entry>();
   entry->queue = &block.queues[*form];
   entry->bytes = request.tokens * static_cast<int64_t>(block.RowBytes(*form));
   entry->submitted = MonotonicNow();
@@ -129,43 +130,29 @@ absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, Engine
   if (!serving.any) {
     return MakeError(Reason::kDeviceLost, "the block's device is lost", absl::Seconds(1));
   }
-  const Prediction prediction = PredictLocked(block, serving, request, entry->submitted);
-  absl::StatusOr<Ticket> ticket =
-      admission->Admit({request.tokens, entry->bytes, entry->submitted, entry->deadline,
-                        prediction.finish * lateness.Factor(), prediction.backlog});
-  if (!ticket.ok()) return ticket.status();
-  entry->predicted = prediction.finish;
-  entry->ticket = *std::move(ticket);
-  entry->cost = CostLocked(block, serving, *form, request.tokens);
-  entry->id = next_id++;
   entry->request = std::move(request);
+  if (absl::Status s = scheduler.Admit(entry, CapacityLocked(block, serving, entry->submitted),
+                                       entry->submitted);
+      !s.ok()) {
+    request = std::move(entry->request);
+    return s;
+  }
   const RequestId id = entry->id;
   ++unanswered;
   *runner = RunnerLocked(block, serving, entry->request.tokens);
   if (runner->lent == nullptr) {
-    QueueLocked(std::move(entry));
+    QueueLocked(entry);
     return id;
   }
-  entry->running = true;
   runner->lent->busy_until = entry->submitted + entry->cost;
-  runner->lent->callers_batch.entries.push_back(std::move(entry));
+  runner->lent->callers_batch.parts.push_back(scheduler.StartAtOnce(entry));
   return id;
 }
 
-void Engine::Impl::QueueLocked(std::unique_ptr<Entry> entry) {
-  entries[entry->id] = entry.get();
-  if (entry->deadline < queue.NextDeadline()) timer_wake.notify_one();
-  queue.Push(std::move(entry));
+void Engine::Impl::QueueLocked(const EntryPtr& entry) {
+  if (entry->deadline < scheduler.queue().NextDeadline()) timer_wake.notify_one();
+  scheduler.Queue(entry);
   UpdateQueueGaugesLocked();
-}
-
-int Engine::Impl::DeviceServingLocked(const EngineBlock& block, const Serving& serving) const {
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (devices[i]->device.type == serving.type && block.has[i] && healthy[i]) {
-      return static_cast<int>(i);
-    }
-  }
-  return 0;  // unreachable while serving.any
 }
 
 Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const Serving& serving,
@@ -176,9 +163,10 @@ Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const 
       continue;
     }
     const bool soon = state.device.type == DeviceType::kCpu && takeovers.empty() &&
+                      tokens <= options.batch_tokens_max &&
                       block.costs[i].PredictAtMost(tokens) <= options.caller_runs_max;
     // Nobody is overtaken: what waits already is the worker's, which is on its way.
-    if (!soon || !queue.empty()) return {&state.work, nullptr};
+    if (!soon || !scheduler.queue().empty()) return {&state.work, nullptr};
     LaneWorker& worker = *state.workers.front();
     worker.lent = true;
     --state.idle;
@@ -187,75 +175,42 @@ Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const 
   return {};
 }
 
-absl::Duration Engine::Impl::CostLocked(const EngineBlock& block, const Serving& serving, int form,
-                                        int64_t tokens) const {
-  const CostModel& model = block.costs[DeviceServingLocked(block, serving)];
-  // The first of a batch bears its fixed part, later ones what they add towards one more batch.
-  const double share =
-      block.queues[form].requests() == 0
-          ? 1.0
-          : static_cast<double>(tokens) / static_cast<double>(options.batch_tokens_max);
-  return model.PerToken() * tokens + model.Fixed() * share;
-}
-
-Engine::Impl::Prediction Engine::Impl::PredictLocked(const EngineBlock& block,
-                                                     const Serving& serving, const Request& request,
-                                                     absl::Time now) const {
-  int64_t lanes = 0;
+Scheduler::Capacity Engine::Impl::CapacityLocked(const EngineBlock& block, const Serving& serving,
+                                                 absl::Time now) const {
+  Scheduler::Capacity capacity{0, absl::ZeroDuration(), nullptr};
   absl::Time free_at = absl::InfiniteFuture();
   for (size_t i = 0; i < devices.size(); ++i) {
     if (devices[i]->device.type != serving.type || !block.has[i] || !healthy[i]) continue;
+    if (capacity.cost == nullptr) capacity.cost = &block.costs[i];
     for (const auto& worker : devices[i]->workers) {
       free_at = std::min(free_at, worker->busy_until);
-      ++lanes;
+      ++capacity.lanes;
     }
   }
-  const absl::Duration wait = std::max(free_at - now, absl::ZeroDuration());
-  const CostModel& model = block.costs[DeviceServingLocked(block, serving)];
-  const absl::Duration own =
-      model.Trusted(now) ? model.Predict(request.tokens) : absl::ZeroDuration();
-  return {wait + queue.Ahead(request.tenant, request.priority) / lanes + own,
-          wait + queue.Backlog() / lanes};
+  capacity.wait = std::max(free_at - now, absl::ZeroDuration());
+  return capacity;
 }
 
-void Engine::Impl::UpdateQueueGaugesLocked() { metrics.SetQueue(queue.tokens(), queue.bytes()); }
+void Engine::Impl::UpdateQueueGaugesLocked() {
+  metrics.SetQueue(scheduler.queue().tokens(), scheduler.queue().bytes());
+}
 
 void Engine::Impl::Cancel(RequestId id) {
-  FairQueue::Entries cancelled;
+  EntryPtr cancelled;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    const auto found = entries.find(id);
-    if (found == entries.end()) return;
-    Entry* entry = found->second;
-    if (entry->running) {
-      entry->cancelled = true;
-      return;
-    }
-    cancelled.push_back(queue.Remove(entry));
-    cancelled = ForgetLocked(std::move(cancelled));
+    cancelled = scheduler.Cancel(id);
+    if (cancelled == nullptr) return;
+    UpdateQueueGaugesLocked();
   }
-  Refuse(std::move(cancelled), Reason::kCancelled, "cancelled by the client");
+  Refuse({std::move(cancelled)}, Reason::kCancelled, "cancelled by the client");
 }
 
-FairQueue::Entries Engine::Impl::ForgetLocked(FairQueue::Entries removed) {
-  for (const auto& entry : removed) entries.erase(entry->id);
-  if (!removed.empty()) UpdateQueueGaugesLocked();
-  return removed;
-}
-
-FairQueue::Entries Engine::Impl::ForgetExpiredLocked(FairQueue::Entries expired) {
-  for (const auto& entry : expired) {
-    // At least so long; it is late whatever it would have taken.
-    lateness.Observe(entry->predicted, entry->deadline - entry->submitted);
-  }
-  return ForgetLocked(std::move(expired));
-}
-
-void Engine::Impl::Refuse(FairQueue::Entries refused, Reason reason, std::string_view message,
+void Engine::Impl::Refuse(Entries refused, Reason reason, std::string_view message,
                           absl::Duration retry_after) {
-  for (const auto& entry : refused) {
+  for (const EntryPtr& entry : refused) {
     entry->ticket.Release();
-    entry->request.payload.reset();
+    if (!entry->with_lanes) entry->request.payload.reset();
     entry->queue->block()->metrics->CountShed(reason);
     Answer(entry->request, MakeError(reason, message, retry_after));
   }
@@ -278,10 +233,11 @@ void Engine::Impl::Drain(absl::Time deadline) {
     all_answered.wait_until(lock, countdown.end(), [this] { return unanswered == 0; });
   }
   if (admission->AwaitEmpty(countdown.left())) return;
-  FairQueue::Entries queued;
+  Entries queued;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    queued = ForgetLocked(queue.TakeAll([](const BatchQueue&) { return true; }));
+    queued = scheduler.TakeAll([](const BatchQueue&) { return true; });
+    UpdateQueueGaugesLocked();
   }
   Refuse(std::move(queued), Reason::kDraining, "the server stopped before this request's turn",
          absl::Seconds(1));
@@ -290,14 +246,15 @@ void Engine::Impl::Drain(absl::Time deadline) {
 void Engine::Impl::RunTimer() {
   std::unique_lock<std::mutex> lock(mutex);
   while (!timer_stops) {
-    FairQueue::Entries expired = ForgetExpiredLocked(queue.TakeExpired(MonotonicNow()));
+    Entries expired = scheduler.TakeExpired(MonotonicNow());
     if (!expired.empty()) {
+      UpdateQueueGaugesLocked();
       lock.unlock();
       Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
       lock.lock();
       continue;
     }
-    const absl::Time next = queue.NextDeadline();
+    const absl::Time next = scheduler.queue().NextDeadline();
     if (next == absl::InfiniteFuture()) {
       timer_wake.wait(lock);
     } else {

@@ -4,21 +4,25 @@
 //
 // A request's way: Submit -> admission (a Ticket or a refusal) -> the queue of its block -> a free
 // lane closes a batch, drops what is cancelled or expired, gathers the payloads into its staging,
-// runs the block, and calls each request's `done`.
+// runs the block, and calls each request's `done`. A request longer than a batch goes through lanes
+// in chunks; its answer has the bits of the whole computed at once.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "server/engine/admission.h"
 #include "server/model/served_block.h"
 
 namespace fuseblock {
@@ -26,9 +30,9 @@ namespace fuseblock {
 class Lane;
 class Metrics;
 
-// Microseconds that a request spent in each phase.
+// Microseconds that a request spent in each phase, summed over its chunks but for the first.
 struct Timings {
-  double queue = 0;    // from Submit until a lane took it
+  double queue = 0;    // from Submit until a lane took it, or the first chunk
   double batch = 0;    // gathering into the staging
   double h2d = 0;      // copy to the device; 0 on the CPU
   double compute = 0;  // the block
@@ -43,11 +47,14 @@ struct InputPayload {
   std::vector<absl::Span<const std::byte>> pieces;
 };
 
+// An output's bytes in order: one piece, or one a chunk.
+using OutputPieces = absl::InlinedVector<absl::Span<const std::byte>, 1>;
+
 // What a request came to: outputs when status is OK, in the block's order (an output that does not
-// exist for this request is empty).
+// exist for this request has no pieces).
 struct Outcome {
   absl::Status status;
-  std::array<absl::Span<const std::byte>, 2> outputs;
+  std::array<OutputPieces, 2> outputs;
   // Keeps `outputs` valid, and holds the request's budget and the lane's output staging until it is
   // destroyed: keep it as long as the bytes are being sent and no longer.
   std::shared_ptr<const void> storage;
@@ -77,9 +84,16 @@ struct EngineOptions {
   int lanes_per_device = 2;     // of a GPU; the CPU has one lane, which has all its threads
   int cpu_threads = 0;          // of the CPU's lane; 0: the cores that this process may use
   int64_t batch_tokens_max = 4096;
+  // Waiting or running at a time, over all blocks.
   int64_t queue_tokens_max = 65536;
   int64_t queue_bytes_max = int64_t{1} << 30;
-  int64_t request_tokens_max = 4096;  // <= batch_tokens_max
+  int64_t queue_requests_max = 65536;
+  int64_t request_tokens_max = 4096;  // longer than a batch: computed in chunks
+  // Of each tenant; `tenant_quota` holds for those that `tenant_quotas` does not name.
+  Budget tenant_quota;
+  std::map<std::string, Budget> tenant_quotas;
+  // Longest time in which Prepare measures what a block costs on each device; 0: only batches tell.
+  absl::Duration measure_max;
   FallbackPolicy fallback = FallbackPolicy::kCpu;
   // A batch that an idle CPU lane is expected to finish within that runs on Submit's own thread:
   // waking the lane's would take longer. Zero: none does.
@@ -112,17 +126,18 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Sizes every lane's staging and workspace for the block and sets what is kept beside it
-  // (ServedBlock::metrics, ::engine); call before the block is published.
-  // RESOURCE_EXHAUSTED, with the sum shown, when there is no room.
-  absl::Status Prepare(const ServedBlock& block);
+  // Sizes every lane's staging and workspace for the block, measures what it costs there, and sets
+  // what is kept beside it (ServedBlock::metrics, ::engine); call before the block is published.
+  // budget: of this block, within the engine's own. RESOURCE_EXHAUSTED, with the sum shown, when
+  // there is no room.
+  absl::Status Prepare(const ServedBlock& block, const Budget& budget = {});
 
   // Names a request so that it can be cancelled; 0 when it was refused at once.
   using RequestId = uint64_t;
   // Never blocks. A refusal calls done before Submit returns.
   RequestId Submit(Request request);
-  // The client is gone: a queued request ends as CANCELLED at once and never reaches a device; a
-  // running one finishes and its outputs are dropped. Unknown ids are ignored.
+  // The client is gone: the request ends as CANCELLED at once, and what of it was queued never
+  // reaches a device; what is running finishes there and is dropped. Unknown ids are ignored.
   void Cancel(RequestId id);
 
   // Refuses new requests as DRAINING; returns when everything admitted has been answered and its

@@ -27,7 +27,8 @@ int64_t Elements(const BlockTensor& tensor) { return std::max<int64_t>(tensor.co
 }  // namespace
 
 EngineBlock::EngineBlock(const ServedBlock& served, std::vector<const Block*> on_device_in,
-                         int64_t batch_tokens_max, BlockMetrics* metrics_in)
+                         int64_t batch_tokens_max, const std::shared_ptr<BudgetAccount>& budget,
+                         BlockMetrics* metrics_in)
     : name(served.name),
       kind(served.spec.kind),
       vocabulary(served.spec.vocabulary),
@@ -37,8 +38,10 @@ EngineBlock::EngineBlock(const ServedBlock& served, std::vector<const Block*> on
       has(NotNull(on_device)),
       metrics(metrics_in),
       costs(on_device.size()),
-      queues{BatchQueue(batch_tokens_max, this, 0), BatchQueue(batch_tokens_max, this, 1),
-             BatchQueue(batch_tokens_max, this, 2), BatchQueue(batch_tokens_max, this, 3)} {
+      queues{BatchQueue(batch_tokens_max, this, 0, budget),
+             BatchQueue(batch_tokens_max, this, 1, budget),
+             BatchQueue(batch_tokens_max, this, 2, budget),
+             BatchQueue(batch_tokens_max, this, 3, budget)} {
   for (const auto& block : served.blocks) {
     weights_.push_back({block->device(), static_cast<int64_t>(block->weight_bytes())});
     metrics->AddWeightBytes(weights_.back().device, weights_.back().bytes);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,11 @@ namespace fuseblock {
 inline constexpr int kForms = 4;
 
 struct EngineBlock {
-  // on_device: the block as each of the engine's devices runs it; null where it can't.
+  // on_device: the block as each of the engine's devices runs it; null where it can't. budget: what
+  // of it may be admitted; null for no more than the server bounds.
   EngineBlock(const ServedBlock& served, std::vector<const Block*> on_device,
-              int64_t batch_tokens_max, BlockMetrics* metrics);
+              int64_t batch_tokens_max, const std::shared_ptr<BudgetAccount>& budget,
+              BlockMetrics* metrics);
   ~EngineBlock();
   EngineBlock(const EngineBlock&) = delete;
   EngineBlock& operator=(const EngineBlock&) = delete;

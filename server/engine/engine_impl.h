@@ -9,7 +9,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "server/engine/admission.h"
@@ -17,8 +16,7 @@
 #include "server/engine/devices.h"
 #include "server/engine/engine.h"
 #include "server/engine/lane.h"
-#include "server/engine/lateness.h"
-#include "server/engine/queue.h"
+#include "server/engine/scheduler.h"
 #include "server/observe/metrics.h"
 
 namespace fuseblock {
@@ -53,7 +51,7 @@ struct Engine::Impl {
   absl::Status MakeLanes();
   void Start();
 
-  absl::Status Prepare(const ServedBlock& block);
+  absl::Status Prepare(const ServedBlock& block, const Budget& budget);
   RequestId Submit(Request request);
   void Cancel(RequestId id);
   void Drain(absl::Time deadline);
@@ -73,10 +71,9 @@ struct Engine::Impl {
   // which device answered.
   absl::Status Rescue(size_t* device, const Batch& batch, const absl::Status& failure,
                       LaneTimes* times);
-  // Before a batch's requests are answered: their names are forgotten. Returns which were
-  // cancelled.
-  std::vector<bool> Forget(const Batch& batch);
-  // After it.
+  // A lane is done with the batch; `results` by part. Returns the requests that have ended with it:
+  // the caller answers them, drops the batch, and says Answered.
+  Entries Finish(const Batch& batch, std::vector<PartResult> results);
   void Answered(int64_t requests);
   void RecordCost(EngineBlock& block, size_t device, int64_t tokens, absl::Duration took);
 
@@ -89,10 +86,7 @@ struct Engine::Impl {
   std::vector<Device> device_list;
   std::vector<std::unique_ptr<DeviceState>> devices;
   std::vector<bool> healthy;  // by device
-  FairQueue queue;
-  Lateness lateness;
-  std::unordered_map<RequestId, Entry*> entries;  // queued and running
-  RequestId next_id = 1;
+  Scheduler scheduler;
   int64_t unanswered = 0;  // admitted, and `done` has not returned
   std::condition_variable all_answered;
   std::deque<TakeOver*> takeovers;
@@ -102,15 +96,9 @@ struct Engine::Impl {
   std::thread timer;
 
  private:
-  struct Prediction {
-    absl::Duration finish, backlog;
-  };
   Serving WhoServesLocked(const EngineBlock& block) const;
-  Prediction PredictLocked(const EngineBlock& block, const Serving& serving, const Request& request,
-                           absl::Time now) const;
-  absl::Duration CostLocked(const EngineBlock& block, const Serving& serving, int form,
-                            int64_t tokens) const;
-  int DeviceServingLocked(const EngineBlock& block, const Serving& serving) const;
+  Scheduler::Capacity CapacityLocked(const EngineBlock& block, const Serving& serving,
+                                     absl::Time now) const;
   // Who runs what was just queued: a thread to wake, a lane for the caller, or neither when all are
   // busy: they look at the queue before they rest.
   struct Runner {
@@ -118,16 +106,15 @@ struct Engine::Impl {
     LaneWorker* lent = nullptr;
   };
   Runner RunnerLocked(const EngineBlock& block, const Serving& serving, int64_t tokens);
-  void QueueLocked(std::unique_ptr<Entry> entry);
+  void QueueLocked(const EntryPtr& entry);
   void EndLoanLocked(DeviceState& state, LaneWorker& worker);
-  bool TakeLocked(size_t device, LaneWorker& worker, Batch* batch, FairQueue::Entries* expired);
+  bool TakeLocked(size_t device, LaneWorker& worker, Batch* batch, Entries* expired);
   void UpdateQueueGaugesLocked();
+  void WakeIdleWorkersLocked();
   absl::StatusOr<RequestId> Enqueue(Request& request, EngineBlock& block, Runner* runner);
-  // Takes entries that have left the queue to their end, outside the lock.
-  void Refuse(FairQueue::Entries refused, Reason reason, std::string_view message,
+  // Answers requests that have ended before their time, outside the lock.
+  void Refuse(Entries refused, Reason reason, std::string_view message,
               absl::Duration retry_after = absl::ZeroDuration());
-  FairQueue::Entries ForgetLocked(FairQueue::Entries removed);
-  FairQueue::Entries ForgetExpiredLocked(FairQueue::Entries expired);
   bool CanFallBackFrom(size_t device) const;
   void Quarantine(size_t device, const std::string& reason);
   void RunTimer();

@@ -46,24 +46,29 @@ Engine::Impl::Impl(const EngineOptions& options_in, Metrics& metrics_in)
     : options(options_in),
       metrics(metrics_in),
       admission(std::make_shared<Admission>(
-          AdmissionLimits{options_in.queue_tokens_max, options_in.queue_bytes_max,
-                          options_in.request_tokens_max},
+          AdmissionLimits{{options_in.queue_tokens_max, options_in.queue_bytes_max,
+                           options_in.queue_requests_max},
+                          options_in.request_tokens_max,
+                          options_in.tenant_quota,
+                          options_in.tenant_quotas},
           [&metrics_in, last = int64_t{0}, requests = metrics_in.Memory({}, MemoryPool::kRequests)](
               const AdmissionUse& use) mutable {
             metrics_in.SetInflight(use.requests);
             requests->AddUsed(use.bytes - last);
             last = use.bytes;
           })),
-      device_list(options_in.devices) {
+      device_list(options_in.devices),
+      scheduler(admission) {
   metrics.Memory({}, MemoryPool::kRequests)->AddReserved(options.queue_bytes_max);
 }
 
 Engine::Impl::~Impl() {
-  FairQueue::Entries queued;
+  Entries queued;
   {
     std::lock_guard<std::mutex> lock(mutex);
     admission->Close();
-    queued = ForgetLocked(queue.TakeAll([](const BatchQueue&) { return true; }));
+    queued = scheduler.TakeAll([](const BatchQueue&) { return true; });
+    UpdateQueueGaugesLocked();
     timer_stops = true;
     timer_wake.notify_all();
   }
@@ -127,13 +132,15 @@ void Engine::Impl::Start() {
   timer = std::thread([this] { RunTimer(); });
 }
 
-absl::Status Engine::Impl::Prepare(const ServedBlock& block) {
+absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budget) {
   std::vector<const Block*> on_device;
   for (const auto& state : devices) {
     on_device.push_back(state->workers.empty() ? nullptr
                                                : state->workers.front()->lane().BlockOf(block));
   }
-  auto beside = std::make_shared<EngineBlock>(block, on_device, options.batch_tokens_max,
+  const auto account = std::make_shared<BudgetAccount>(
+      BudgetAccount{absl::StrCat("the budget of ", block.name), budget, {}});
+  auto beside = std::make_shared<EngineBlock>(block, on_device, options.batch_tokens_max, account,
                                               metrics.Block(block.name));
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!beside->has[i]) continue;
@@ -146,6 +153,7 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block) {
       if (status.ok()) continue;
       return absl::Status(status.code(), absl::StrCat(block.name, ": ", Text(status)));
     }
+    devices[i]->workers.front()->Measure(*beside, options.measure_max);
   }
   if (std::find(beside->has.begin(), beside->has.end(), true) == beside->has.end()) {
     return absl::FailedPreconditionError(
@@ -185,8 +193,7 @@ std::vector<DeviceStatus> Engine::Impl::Devices() const {
 
 // The next batch of what this device serves; false when there is none. *expired is the caller's to
 // refuse once the lock is free.
-bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch,
-                              FairQueue::Entries* expired) {
+bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch, Entries* expired) {
   const auto mine = [&](const BatchQueue& waiting) {
     const EngineBlock& block = *waiting.block();
     if (!block.has[device]) return false;
@@ -194,16 +201,12 @@ bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch,
     return serving.any && serving.type == devices[device]->device.type;
   };
   const absl::Time now = MonotonicNow();
-  queue.Take(mine, now, &batch->entries, expired);
-  *expired = ForgetExpiredLocked(std::move(*expired));
+  scheduler.Take(mine, now, &batch->parts, expired);
+  UpdateQueueGaugesLocked();
   if (batch->empty()) return false;
   int64_t tokens = 0;
-  for (const auto& entry : batch->entries) {
-    entry->running = true;
-    tokens += entry->request.tokens;
-  }
-  UpdateQueueGaugesLocked();
-  const EngineBlock& block = *batch->entries.front()->queue->block();
+  for (const Part& part : batch->parts) tokens += part.rows;
+  const EngineBlock& block = *batch->parts.front().entry->queue->block();
   worker.busy_until = now + block.costs[device].Predict(tokens);
   return true;
 }
@@ -219,13 +222,11 @@ bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, Ta
       takeovers.pop_front();
       return true;
     }
-    if (healthy[device] && !queue.empty() && !worker.lent) {
-      FairQueue::Entries expired;
+    if (healthy[device] && !scheduler.queue().empty() && !worker.lent) {
+      Entries expired;
       if (TakeLocked(device, worker, batch, &expired)) {
         // A caller may have woken this worker twice while another one sleeps on.
-        for (auto& other : devices) {
-          if (!queue.empty() && other->idle > 0) other->work.notify_one();
-        }
+        WakeIdleWorkersLocked();
       }
       const bool some_expired = !expired.empty();
       if (some_expired) {
@@ -247,18 +248,18 @@ bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, Ta
 bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, absl::Duration ran,
                                  Batch* batch) {
   DeviceState& state = *devices[device];
-  FairQueue::Entries expired;
+  Entries expired;
   bool taken = false, waiting = false;
   {
     std::lock_guard<std::mutex> lock(mutex);
     // Others may have come since the lane was lent. A caller runs those too, which cost as little,
     // rather than wake the lane's thread for each; but it has other work, and is not kept for ever.
-    const bool soon = queue.Backlog() <= options.caller_runs_max &&
+    const bool soon = scheduler.queue().Backlog() <= options.caller_runs_max &&
                       ran < kCallerBatches * options.caller_runs_max;
-    taken = soon && healthy[device] && takeovers.empty() && !queue.empty() &&
+    taken = soon && healthy[device] && takeovers.empty() && !scheduler.queue().empty() &&
             TakeLocked(device, worker, batch, &expired);
     if (!taken) EndLoanLocked(state, worker);
-    waiting = !taken && (!queue.empty() || !takeovers.empty() || state.stopping);
+    waiting = !taken && (!scheduler.queue().empty() || !takeovers.empty() || state.stopping);
   }
   if (waiting) state.work.notify_one();
   Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
@@ -275,9 +276,9 @@ void Engine::Impl::ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch
   DeviceState& state = *devices[device];
   {
     std::lock_guard<std::mutex> lock(mutex);
-    for (std::unique_ptr<Entry>& entry : batch->entries) {
-      entry->running = false;
-      QueueLocked(std::move(entry));
+    for (const Part& part : batch->parts) {
+      part.entry->taken = part.entry->running = 0;
+      QueueLocked(part.entry);
     }
     batch->Clear();
     EndLoanLocked(state, worker);
@@ -299,7 +300,7 @@ absl::Status Engine::Impl::Rescue(size_t* device, const Batch& batch, const absl
     Log(LogLevel::kError, "batch_failed", Text(failure),
         {{"block", batch.block->name},
          {"device", DeviceName(failed)},
-         {"requests", batch.entries.size()},
+         {"requests", batch.parts.size()},
          {"tokens", batch.run.rows}});
     return absl::IsResourceExhausted(failure)
                ? MakeError(Reason::kMemory, Text(failure))
@@ -322,7 +323,7 @@ absl::Status Engine::Impl::Rescue(size_t* device, const Batch& batch, const absl
       takeover_done.wait(lock, [&] { return takeover.done; });
     }
     if (takeover.status.ok()) {
-      batch.block->metrics->CountFallback(judged.cause, static_cast<int64_t>(batch.entries.size()));
+      batch.block->metrics->CountFallback(judged.cause, batch.requests());
       *times = takeover.times;
       *device = cpu_index;
       return absl::OkStatus();
@@ -339,7 +340,7 @@ absl::Status Engine::Impl::Rescue(size_t* device, const Batch& batch, const absl
 }
 
 void Engine::Impl::Quarantine(size_t device, const std::string& reason) {
-  FairQueue::Entries stranded;
+  Entries stranded;
   {
     std::lock_guard<std::mutex> lock(mutex);
     DeviceState& state = *devices[device];
@@ -347,8 +348,9 @@ void Engine::Impl::Quarantine(size_t device, const std::string& reason) {
     state.health = DeviceHealth::kQuarantined;
     state.reason = reason;
     healthy[device] = false;
-    stranded = ForgetLocked(queue.TakeAll(
-        [this](const BatchQueue& waiting) { return !WhoServesLocked(*waiting.block()).any; }));
+    stranded = scheduler.TakeAll(
+        [this](const BatchQueue& waiting) { return !WhoServesLocked(*waiting.block()).any; });
+    UpdateQueueGaugesLocked();
     // What waits is somebody else's now.
     for (auto& other : devices) other->work.notify_all();
   }
@@ -360,16 +362,31 @@ void Engine::Impl::Quarantine(size_t device, const std::string& reason) {
   if (options.on_device_change) options.on_device_change();
 }
 
-std::vector<bool> Engine::Impl::Forget(const Batch& batch) {
-  std::vector<bool> cancelled;
+Entries Engine::Impl::Finish(const Batch& batch, std::vector<PartResult> results) {
+  Entries ended;
+  bool started_over = false;
   const absl::Time now = MonotonicNow();
   std::lock_guard<std::mutex> lock(mutex);
-  for (const auto& entry : batch.entries) {
-    cancelled.push_back(entry->cancelled);
-    lateness.Observe(entry->predicted, now - entry->submitted);
-    entries.erase(entry->id);
+  const int64_t waiting = scheduler.queue().tokens();
+  for (size_t p = 0; p < batch.parts.size(); ++p) {
+    const Part& part = batch.parts[p];
+    const int round = part.entry->round;
+    if (scheduler.Finish(part, std::move(results[p]), now)) ended.push_back(part.entry);
+    started_over = started_over || part.entry->round != round;
   }
-  return cancelled;
+  if (started_over) {
+    timer_wake.notify_one();
+    WakeIdleWorkersLocked();
+  }
+  // A request that failed leaves with the chunks that were still to come.
+  if (scheduler.queue().tokens() != waiting) UpdateQueueGaugesLocked();
+  return ended;
+}
+
+void Engine::Impl::WakeIdleWorkersLocked() {
+  for (auto& state : devices) {
+    if (!scheduler.queue().empty() && state->idle > 0) state->work.notify_one();
+  }
 }
 
 void Engine::Impl::RecordCost(EngineBlock& block, size_t device, int64_t tokens,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -9,9 +10,19 @@ namespace fuseblock {
 namespace {
 
 // What a request counts in the tenants' account: one without tokens is not free.
-int64_t Charge(const Entry& entry) { return std::max<int64_t>(entry.request.tokens, 1); }
+int64_t Charge(const Part& part) { return std::max<int64_t>(part.rows, 1); }
 
 int Priority(const Entry& entry) { return std::clamp(entry.request.priority, 0, kPriorities - 1); }
+
+int64_t Left(const Entry& entry) { return entry.request.tokens - entry.taken; }
+
+int64_t NextRows(const Entry& entry) {
+  return std::min(Left(entry), entry.queue->batch_tokens_max());
+}
+
+absl::Duration CostOf(const Entry& entry, int64_t rows) {
+  return entry.request.tokens == 0 ? entry.cost : entry.cost * rows / entry.request.tokens;
+}
 
 }  // namespace
 
@@ -37,41 +48,54 @@ int FairQueue::TenantOf(const std::string& name) {
   return number;
 }
 
-void FairQueue::Push(std::unique_ptr<Entry> entry) {
-  Entry* item = entry.get();
-  const int priority = Priority(*item);
-  item->order_ = next_order_++;
-  item->tenant_ = TenantOf(item->request.tenant);
-  Tenant& tenant = tenants_[item->tenant_];
-  if (tenant.requests++ == 0) tenant.served = std::max(tenant.served, level_);
-  tenant.cost[priority] += item->cost;
+void FairQueue::Count(const Entry& entry, int sign) {
+  const int64_t left = Left(entry);
+  const int64_t bytes = entry.bytes / std::max<int64_t>(entry.request.tokens, 1) * left;
+  const absl::Duration cost = CostOf(entry, left);
+  Tenant& tenant = tenants_[entry.tenant_];
+  tenant.cost[Priority(entry)] += sign * cost;
+  tenant.next_cost[Priority(entry)] += sign * CostOf(entry, NextRows(entry));
+  entry.queue->tokens_ += sign * left;
+  tokens_ += sign * left;
+  bytes_ += sign * bytes;
+  backlog_ += sign * cost;
+}
 
+void FairQueue::Push(EntryPtr entry) {
+  entry->tenant_ = TenantOf(entry->request.tenant);
+  Tenant& tenant = tenants_[entry->tenant_];
+  if (tenant.requests == 0) tenant.served = std::max(tenant.served, level_);
+  Insert(std::move(entry));
+}
+
+// At the back of its line.
+void FairQueue::Insert(EntryPtr entry) {
+  Entry* item = entry.get();
   BatchQueue& queue = *item->queue;
   BatchQueue::PerTenant& mine = queue.tenants_[item->tenant_];
-  Entry::Fifo& fifo = mine.fifos[priority];
-  item->place_ = fifo.insert(fifo.end(), std::move(entry));
+  item->order_ = next_order_++;
+  item->fifo_ = &mine.lines[Priority(*item)].waiting;
+  item->place_ = item->fifo_->insert(item->fifo_->end(), std::move(entry));
+  item->expiry_ = deadlines_.end();
+  if (item->deadline < absl::InfiniteFuture()) {
+    item->expiry_ = deadlines_.emplace(item->deadline, item);
+  }
+  ++tenants_[item->tenant_].requests;
   ++mine.requests;
   if (queue.requests_++ == 0) {
     queue.active_at_ = static_cast<int>(active_.size());
     active_.push_back(&queue);
   }
-  item->expiry_ = deadlines_.end();
-  if (item->deadline < absl::InfiniteFuture()) {
-    item->expiry_ = deadlines_.emplace(item->deadline, item);
-  }
-  queue.tokens_ += item->request.tokens;
-  tokens_ += item->request.tokens;
-  bytes_ += item->bytes;
-  backlog_ += item->cost;
+  Count(*item, 1);
 }
 
-std::unique_ptr<Entry> FairQueue::Remove(Entry* entry) {
-  const int priority = Priority(*entry);
+EntryPtr FairQueue::Remove(Entry* entry) {
   BatchQueue& queue = *entry->queue;
-  Tenant& tenant = tenants_[entry->tenant_];
+  Count(*entry, -1);
   const auto mine = queue.tenants_.find(entry->tenant_);
-  std::unique_ptr<Entry> owned = std::move(*entry->place_);
-  mine->second.fifos[priority].erase(entry->place_);
+  EntryPtr owned = std::move(*entry->place_);
+  entry->fifo_->erase(entry->place_);
+  entry->fifo_ = nullptr;
   if (--mine->second.requests == 0) queue.tenants_.erase(mine);
   if (--queue.requests_ == 0) {
     active_[queue.active_at_] = active_.back();
@@ -80,73 +104,127 @@ std::unique_ptr<Entry> FairQueue::Remove(Entry* entry) {
     queue.active_at_ = -1;
   }
   if (entry->expiry_ != deadlines_.end()) deadlines_.erase(entry->expiry_);
-  --tenant.requests;
-  tenant.cost[priority] -= entry->cost;
-  queue.tokens_ -= entry->request.tokens;
-  tokens_ -= entry->request.tokens;
-  bytes_ -= entry->bytes;
-  backlog_ -= entry->cost;
+  --tenants_[entry->tenant_].requests;
   return owned;
 }
 
-Entry* FairQueue::Head(const BatchQueue& queue, int tenant) {
-  for (const Entry::Fifo& fifo : queue.tenants_.at(tenant).fifos) {
-    if (!fifo.empty()) return fifo.front().get();
+Part FairQueue::TakePart(Entry* head) {
+  Part part{*head->place_, head->taken, NextRows(*head), head->round};
+  tenants_[head->tenant_].served += Charge(part);
+  ++head->running;
+  if (part.rows == Left(*head)) {
+    Remove(head);
+    head->taken += part.rows;
+    return part;
+  }
+  Count(*head, -1);
+  head->taken += part.rows;
+  Count(*head, 1);
+  BatchQueue::Line& line = head->queue->tenants_.at(head->tenant_).lines[Priority(*head)];
+  line.continuing.splice(line.continuing.end(), *head->fifo_, head->place_);
+  head->fifo_ = &line.continuing;
+  head->order_ = next_order_++;
+  return part;
+}
+
+void FairQueue::Finished(Entry* entry) {
+  if (--entry->running > 0 || !Waits(*entry)) return;
+  BatchQueue::Line& line = entry->queue->tenants_.at(entry->tenant_).lines[Priority(*entry)];
+  if (entry->fifo_ == &line.waiting) return;  // it started over
+  line.waiting.splice(line.waiting.end(), *entry->fifo_, entry->place_);
+  entry->fifo_ = &line.waiting;
+  entry->order_ = next_order_++;
+}
+
+void FairQueue::StartOver(const EntryPtr& entry) {
+  if (Waits(*entry)) Remove(entry.get());
+  ++entry->round;
+  entry->taken = entry->finished = 0;
+  entry->results.clear();
+  Push(entry);
+}
+
+Entry* FairQueue::Head(const BatchQueue::PerTenant& tenant) {
+  for (const BatchQueue::Line& line : tenant.lines) {
+    if (!line.waiting.empty()) return line.waiting.front().get();
+    if (!line.continuing.empty()) return line.continuing.front().get();
   }
   return nullptr;  // unreachable: a tenant without requests is not in the map
 }
 
-int FairQueue::LeastServed(const BatchQueue& queue, const std::vector<bool>& skip) const {
-  int best = -1;
-  for (const auto& [tenant, mine] : queue.tenants_) {
-    if (skip[tenant]) continue;
-    if (best < 0 || tenants_[tenant].served < tenants_[best].served) best = tenant;
-  }
-  return best;
+// Of one tenant's requests.
+bool FairQueue::MoreUrgent(const Entry& a, const Entry& b) {
+  const auto key = [](const Entry& e) { return std::tuple(Priority(e), e.running > 0, e.order_); };
+  return key(a) < key(b);
 }
 
-// The queue with the request that is due: of the tenant served least, its most urgent, its oldest.
-BatchQueue* FairQueue::Leader(Eligible eligible) const {
-  BatchQueue* leader = nullptr;
-  std::tuple<int64_t, int, int64_t> best;
-  for (BatchQueue* queue : active_) {
+// Of two tenants' requests. How urgent a tenant calls its own is no affair of the others.
+bool FairQueue::Due(const Entry& a, const Entry& b) const {
+  const auto key = [this](const Entry& e) {
+    return std::tuple(tenants_[e.tenant_].served, e.running > 0, e.order_);
+  };
+  return key(a) < key(b);
+}
+
+BatchQueue* FairQueue::Leader(Eligible eligible) {
+  heads_.assign(tenants_.size(), nullptr);
+  for (const BatchQueue* queue : active_) {
     if (!eligible(*queue)) continue;
     for (const auto& [tenant, mine] : queue->tenants_) {
-      const Entry* head = Head(*queue, tenant);
-      const std::tuple<int64_t, int, int64_t> key(tenants_[tenant].served, Priority(*head),
-                                                  head->order_);
-      if (leader == nullptr || key < best) {
-        leader = queue;
-        best = key;
-      }
+      Entry* head = Head(mine);
+      if (heads_[tenant] == nullptr || MoreUrgent(*head, *heads_[tenant])) heads_[tenant] = head;
     }
   }
-  return leader;
+  const Entry* leader = nullptr;
+  for (const Entry* head : heads_) {
+    if (head != nullptr && (leader == nullptr || Due(*head, *leader))) leader = head;
+  }
+  return leader == nullptr ? nullptr : leader->queue;
 }
 
-void FairQueue::Take(Eligible eligible, absl::Time now, Entries* batch, Entries* expired) {
-  for (std::unique_ptr<Entry>& entry : TakeExpired(now)) expired->push_back(std::move(entry));
+Entry* FairQueue::Next(const BatchQueue& queue, const std::vector<bool>& skip) const {
+  Entry* next = nullptr;
+  for (const auto& [tenant, mine] : queue.tenants_) {
+    if (skip[tenant]) continue;
+    Entry* head = Head(mine);
+    if (next == nullptr || Due(*head, *next)) next = head;
+  }
+  return next;
+}
+
+void FairQueue::Take(Eligible eligible, Parts* batch) {
   BatchQueue* queue = Leader(eligible);
   if (queue == nullptr) return;
   std::vector<bool> full(tenants_.size(), false);
   int64_t room = queue->batch_tokens_max_;
+  int64_t ahead_max = std::numeric_limits<int64_t>::max();  // what one who fills up was served
   while (queue->requests_ > 0) {
-    const int tenant = LeastServed(*queue, full);
-    if (tenant < 0) return;
-    Entry* head = Head(*queue, tenant);
-    if (batch->empty()) {
-      level_ = std::max(level_, tenants_[tenant].served);
-    } else if (head->request.tokens > room) {
-      full[tenant] = true;  // not overtaken by its own later requests; it leads a batch soon
+    Entry* next = Next(*queue, full);
+    if (next == nullptr || tenants_[next->tenant_].served > ahead_max) break;
+    if (NextRows(*next) > room) {
+      full[next->tenant_] = true;  // not overtaken by its own later ones; it leads a batch soon
+      ahead_max = std::min(ahead_max, tenants_[next->tenant_].served + queue->batch_tokens_max_);
       continue;
     }
-    room -= head->request.tokens;
-    tenants_[tenant].served += Charge(*head);
-    batch->push_back(Remove(head));
+    batch->push_back(TakePart(next));
+    room -= batch->back().rows;
   }
+  Settle(*batch, queue->batch_tokens_max_);
 }
 
-FairQueue::Entries FairQueue::TakeExpired(absl::Time now) {
+void FairQueue::Settle(const Parts& batch, int64_t batch_tokens_max) {
+  int64_t top = 0;
+  for (const Part& part : batch) top = std::max(top, tenants_[part.entry->tenant_].served);
+  int64_t least = top;
+  for (Tenant& tenant : tenants_) {
+    if (tenant.requests == 0) continue;
+    tenant.served = std::max(tenant.served, top - 2 * batch_tokens_max);
+    least = std::min(least, tenant.served);
+  }
+  level_ = std::max(level_, least);
+}
+
+Entries FairQueue::TakeExpired(absl::Time now) {
   Entries entries;
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     entries.push_back(Remove(deadlines_.begin()->second));
@@ -154,13 +232,13 @@ FairQueue::Entries FairQueue::TakeExpired(absl::Time now) {
   return entries;
 }
 
-FairQueue::Entries FairQueue::TakeAll(Eligible which) {
+Entries FairQueue::TakeAll(Eligible which) {
   Entries entries;
   const std::vector<BatchQueue*> queues = active_;  // Remove changes it
   for (BatchQueue* queue : queues) {
     if (!which(*queue)) continue;
     while (queue->requests_ > 0) {
-      entries.push_back(Remove(Head(*queue, queue->tenants_.begin()->first)));
+      entries.push_back(Remove(Head(queue->tenants_.begin()->second)));
     }
   }
   return entries;
@@ -170,12 +248,12 @@ absl::Time FairQueue::NextDeadline() const {
   return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
 }
 
-absl::Duration FairQueue::Ahead(const std::string& tenant, int priority) const {
+absl::Duration FairQueue::Ahead(const std::string& tenant, int priority, int64_t chunks) const {
   const auto found = tenant_numbers_.find(tenant);
   const int me = found == tenant_numbers_.end() ? -1 : found->second;
   absl::Duration own;
   for (int p = 0; me >= 0 && p <= std::clamp(priority, 0, kPriorities - 1); ++p) {
-    own += tenants_[me].cost[p];
+    own += std::min(tenants_[me].cost[p], tenants_[me].next_cost[p] * chunks);
   }
   absl::Duration ahead = own;
   for (size_t i = 0; i < tenants_.size(); ++i) {

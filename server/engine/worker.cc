@@ -16,14 +16,57 @@ namespace {
 
 double Us(absl::Duration duration) { return absl::ToDoubleMicroseconds(duration); }
 
-}  // namespace
-
 // What an answer's bytes and its share of the budget hang on until the transport lets go.
-struct LaneWorker::Answer {
+struct Answer {
   Ticket ticket;
-  OutputPool::Slab slab;              // the outputs lie here,
-  std::unique_ptr<std::byte[]> copy;  // or here when slabs had become scarce
+  absl::InlinedVector<std::shared_ptr<const void>, 1> memory;
 };
+
+Timings Sum(const absl::InlinedVector<PartResult, 1>& results) {
+  Timings sum = results.front().timings;
+  for (const PartResult& result : absl::MakeConstSpan(results).subspan(1)) {
+    sum.batch += result.timings.batch;
+    sum.h2d += result.timings.h2d;
+    sum.compute += result.timings.compute;
+    sum.d2h += result.timings.d2h;
+  }
+  return sum;
+}
+
+void ObservePhases(BlockMetrics& series, DeviceType device, const Timings& timings) {
+  series.ObservePhase(Phase::kQueue, absl::Microseconds(timings.queue));
+  series.ObservePhase(Phase::kBatch, absl::Microseconds(timings.batch));
+  series.ObservePhase(Phase::kCompute, absl::Microseconds(timings.compute));
+  if (device != DeviceType::kCuda) return;
+  series.ObservePhase(Phase::kH2d, absl::Microseconds(timings.h2d));
+  series.ObservePhase(Phase::kD2h, absl::Microseconds(timings.d2h));
+}
+
+// The answer of a request that has ended with what lanes made of it.
+Outcome OutcomeOf(Entry& entry) {
+  std::sort(entry.results.begin(), entry.results.end(),
+            [](const PartResult& a, const PartResult& b) { return a.first_row < b.first_row; });
+  Outcome outcome;
+  outcome.status = std::move(entry.results.front().status);
+  outcome.device = entry.results.front().device;
+  if (!outcome.status.ok()) {
+    entry.ticket.Release();
+    return outcome;
+  }
+  outcome.timings = Sum(entry.results);
+  auto answer = std::make_shared<Answer>();
+  for (PartResult& result : entry.results) {
+    for (size_t o = 0; o < result.outputs.size(); ++o) {
+      if (!result.outputs[o].empty()) outcome.outputs[o].push_back(result.outputs[o]);
+    }
+    answer->memory.push_back(std::move(result.memory));
+  }
+  answer->ticket = std::move(entry.ticket);
+  outcome.storage = std::move(answer);
+  return outcome;
+}
+
+}  // namespace
 
 LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, std::unique_ptr<Lane> lane)
     : engine_(engine),
@@ -104,6 +147,48 @@ absl::Status LaneWorker::Reserve(const LaneBytes& bytes) {
       wanted.inputs + kSlabs * wanted.outputs + device_side, " bytes: ", status.message()));
 }
 
+void LaneWorker::Measure(EngineBlock& block, absl::Duration time_max) {
+  if (time_max <= absl::ZeroDuration()) return;
+  const absl::Time until = MonotonicNow() + time_max;
+  const int64_t tokens_max = block.queues.front().batch_tokens_max();
+  for (int64_t tokens = 1; MonotonicNow() < until; tokens = std::min(tokens * 4, tokens_max)) {
+    const std::optional<absl::Duration> took = TimeOf(block, tokens, until);
+    if (!took.has_value()) return;
+    block.costs[device_].Measure(tokens, *took);
+    // The next one would not end in time.
+    if (tokens == tokens_max || MonotonicNow() + *took * 4 > until) return;
+  }
+}
+
+std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tokens,
+                                                 absl::Time until) {
+  constexpr int kRuns = 3;  // the first pays for what is made at first use
+  ++reserving_;
+  std::unique_lock<std::mutex> lock(staging_mutex_);
+  if (slab_ == nullptr) slab_ = pool_->Take();
+  Batch batch;
+  batch.parts.push_back({std::make_shared<Entry>(), 0, tokens, 0});
+  batch.parts.front().entry->queue = &block.queues.front();
+  std::memset(staging_in_.data(), 0, block.BytesNeeded(device_, tokens).inputs);
+  Gather(batch, staging_in_.data(), slab_.get());
+  batch.run.block = block.on_device[device_];
+  std::optional<absl::Duration> best;
+  for (int run = 0; run < kRuns && (run == 0 || MonotonicNow() < until); ++run) {
+    LaneTimes times;
+    const absl::Time begin = MonotonicNow();
+    if (!lane_->Run(batch.run, &times).ok()) {
+      best.reset();
+      break;
+    }
+    const absl::Duration took = MonotonicNow() - begin;
+    best = std::min(best.value_or(took), took);
+  }
+  --reserving_;
+  lock.unlock();
+  reserved_.notify_all();
+  return best;
+}
+
 void LaneWorker::Loop() {
   pthread_setname_np(pthread_self(), absl::StrCat("fb-", DeviceName(lane_->device())).c_str());
   Batch batch;
@@ -161,78 +246,76 @@ void LaneWorker::RunBatch(Batch& batch, absl::Time started) {
     engine_.RecordCost(*batch.block, answered_by, batch.run.rows, MonotonicNow() - started);
   }
   gathered_->AddUsed(-static_cast<int64_t>(staging_in_.size()));
-  Observe(batch, answered_by, timings, started);
+  Observe(batch, answered_by);
   Deliver(batch, status, answered_by, timings, started);
 }
 
-void LaneWorker::Observe(const Batch& batch, size_t answered_by, const Timings& timings,
-                         absl::Time started) {
+void LaneWorker::Observe(const Batch& batch, size_t answered_by) {
   BlockMetrics& series = *batch.block->metrics;
   const DeviceType type = engine_.device_list[answered_by].type;
   const DeviceType preferred = engine_.device_list[batch.block->PreferredDevice()].type;
-  const int64_t requests = static_cast<int64_t>(batch.entries.size());
-  const bool copies = type == DeviceType::kCuda;
-  series.ObserveBatch(requests, batch.run.rows, 0);
+  series.ObserveBatch(static_cast<int64_t>(batch.parts.size()), batch.run.rows, 0);
   // A batch that was moved while it ran has been counted under its own cause.
   if (answered_by == device_ && type != preferred) {
-    series.CountFallback(FallbackCause::kDeviceLost, requests);
+    series.CountFallback(FallbackCause::kDeviceLost, batch.requests());
   }
-  for (const auto& entry : batch.entries) {
-    series.ObservePhase(Phase::kQueue, started - entry->submitted);
-    series.ObservePhase(Phase::kBatch, absl::Microseconds(timings.batch));
-    series.ObservePhase(Phase::kCompute, absl::Microseconds(timings.compute));
-    if (!copies) continue;
-    series.ObservePhase(Phase::kH2d, absl::Microseconds(timings.h2d));
-    series.ObservePhase(Phase::kD2h, absl::Microseconds(timings.d2h));
+}
+
+void LaneWorker::Keep(const Batch& batch, size_t part, PartResult* result) {
+  size_t bytes = 0;
+  for (size_t o = 0; o < batch.run.output_count; ++o) {
+    result->outputs[o] = OutputOf(batch, part, o);
+    bytes += result->outputs[o].size();
   }
+  // Slow readers may hold all slabs but the one just filled. Then the answers are copied out of it,
+  // into memory that their tickets account for, rather than that this lane waits for a reader. A
+  // chunk, which waits for its request's others, leaves one more slab to those.
+  if (pool_->free_slabs() >= (batch.parts[part].whole() ? 1 : 2)) {
+    result->memory = slab_;
+    return;
+  }
+  const std::shared_ptr<std::byte[]> copy(new (std::nothrow) std::byte[bytes]);
+  if (copy == nullptr) {
+    result->status = MakeError(Reason::kMemory, "no memory for the answer");
+    return;
+  }
+  std::byte* to = copy.get();
+  for (absl::Span<const std::byte>& output : result->outputs) {
+    if (output.empty()) continue;
+    std::memcpy(to, output.data(), output.size());
+    output = {to, output.size()};
+    to += output.size();
+  }
+  result->memory = copy;
 }
 
 void LaneWorker::Deliver(Batch& batch, const absl::Status& status, size_t answered_by,
                          Timings timings, absl::Time started) {
-  // Slow readers may hold all slabs but the one just filled. Then the answers are copied out of it,
-  // into memory that their tickets account for, rather than that this lane waits for a reader.
-  const bool copy = pool_->free_slabs() == 0;
-  const std::vector<bool> cancelled = engine_.Forget(batch);
-  for (size_t e = 0; e < batch.entries.size(); ++e) {
-    Entry& entry = *batch.entries[e];
-    Outcome outcome;
-    outcome.device = engine_.device_list[answered_by];
-    outcome.timings = timings;
-    outcome.timings.queue = Us(started - entry.submitted);
-    outcome.status = cancelled[e]  ? MakeError(Reason::kCancelled, "cancelled by the client")
-                     : status.ok() ? batch.status[e]
-                                   : status;
-    auto answer = std::make_shared<Answer>();
-    size_t bytes = 0;
-    for (size_t o = 0; o < batch.run.output_count; ++o) bytes += OutputOf(batch, e, o).size();
-    if (outcome.status.ok() && copy) {
-      answer->copy.reset(new (std::nothrow) std::byte[bytes]);
-      if (answer->copy == nullptr) {
-        outcome.status = MakeError(Reason::kMemory, "no memory for the answer");
-      }
-    }
-    if (outcome.status.ok()) {
-      std::byte* to = answer->copy.get();
-      for (size_t o = 0; o < batch.run.output_count; ++o) {
-        outcome.outputs[o] = OutputOf(batch, e, o);
-        if (!copy || outcome.outputs[o].empty()) continue;
-        std::memcpy(to, outcome.outputs[o].data(), outcome.outputs[o].size());
-        outcome.outputs[o] = {to, outcome.outputs[o].size()};
-        to += outcome.outputs[o].size();
-      }
-      answer->ticket = std::move(entry.ticket);
-      if (!copy) answer->slab = slab_;
-      outcome.storage = std::move(answer);
-    } else {
-      if (!cancelled[e]) batch.block->metrics->CountShed(ReasonOf(outcome.status));
-      entry.ticket.Release();
-    }
-    std::move(entry.request.done)(std::move(outcome));
+  std::vector<PartResult> results(batch.parts.size());
+  for (size_t p = 0; p < results.size(); ++p) {
+    PartResult& result = results[p];
+    result.device = engine_.device_list[answered_by];
+    result.timings = timings;
+    result.timings.queue = Us(started - batch.parts[p].entry->submitted);
+    result.status = status.ok() ? batch.status[p] : status;
+    if (result.status.ok()) Keep(batch, p, &result);
   }
-  if (!copy) slab_.reset();
-  const int64_t answered = static_cast<int64_t>(batch.entries.size());
-  batch.entries.clear();  // the last hold on the blocks, before a drain is told that all is done
-  engine_.Answered(answered);
+  slab_.reset();
+  Entries ended = engine_.Finish(batch, std::move(results));
+  for (const EntryPtr& entry : ended) {
+    Outcome outcome = OutcomeOf(*entry);
+    if (outcome.status.ok()) {
+      ObservePhases(*batch.block->metrics, outcome.device.type, outcome.timings);
+    } else {
+      batch.block->metrics->CountShed(ReasonOf(outcome.status));
+    }
+    if (!entry->with_lanes) entry->request.payload.reset();
+    std::move(entry->request.done)(std::move(outcome));
+  }
+  const int64_t answered = static_cast<int64_t>(ended.size());
+  ended.clear();
+  batch.parts.clear();  // the last hold on the blocks, before a drain is told that all is done
+  if (answered > 0) engine_.Answered(answered);
 }
 
 }  // namespace fuseblock

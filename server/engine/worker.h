@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "server/engine/batch.h"
@@ -30,6 +31,10 @@ class LaneWorker {
   // Grows staging and lane to at least that, between two batches. RESOURCE_EXHAUSTED, with the sum
   // shown, leaves all as it was.
   absl::Status Reserve(const LaneBytes& bytes);
+  // Runs the block on zeros, batches of ever more tokens, until that much time was spent, and tells
+  // its cost model what they took. Needs what Reserve gave. A failure is left for a real batch to
+  // meet.
+  void Measure(EngineBlock& block, absl::Duration time_max);
   size_t staging_bytes() const { return staging_bytes_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
 
@@ -44,13 +49,14 @@ class LaneWorker {
   Batch callers_batch;  // whom the lane is lent to has this
 
  private:
-  struct Answer;
-
   void Loop();
   void RunBatch(Batch& batch, absl::Time started);
   void Deliver(Batch& batch, const absl::Status& status, size_t answered_by, Timings timings,
                absl::Time started);
-  void Observe(const Batch& batch, size_t answered_by, const Timings& timings, absl::Time started);
+  // What a batch of so many tokens takes at best; nullopt when it fails. Holds the staging.
+  std::optional<absl::Duration> TimeOf(EngineBlock& block, int64_t tokens, absl::Time until);
+  void Keep(const Batch& batch, size_t part, PartResult* result);
+  void Observe(const Batch& batch, size_t answered_by);
 
   Engine::Impl& engine_;
   const size_t device_;

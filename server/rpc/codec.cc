@@ -270,7 +270,8 @@ EncodedMessage EncodeResponse(const ServedBlock& block, const AnswerForm& form,
   for (size_t i = 0; i < block.outputs.size(); ++i) {
     const BlockTensor& output = block.outputs[i];
     if (output.optional && !form.optional_outputs) continue;
-    const absl::Span<const std::byte> data = outcome.outputs[i];
+    size_t bytes = 0;
+    for (const absl::Span<const std::byte> piece : outcome.outputs[i]) bytes += piece.size();
     extents.resize(leading);
     AppendVarint(static_cast<uint64_t>(output.columns), &extents);
     tensor.clear();
@@ -278,18 +279,19 @@ EncodedMessage EncodeResponse(const ServedBlock& block, const AnswerForm& form,
     AppendTag(2, kVarint, &tensor);
     AppendVarint(ToWire(output.dtypes.front()), &tensor);
     AppendString(3, extents, &tensor);
-    if (!data.empty()) {
+    if (bytes > 0) {
       AppendTag(4, kLengthDelimited, &tensor);
-      AppendVarint(data.size(), &tensor);
+      AppendVarint(bytes, &tensor);
     }
     AppendTag(1, kLengthDelimited, &head);
-    AppendVarint(tensor.size() + data.size(), &head);
+    AppendVarint(tensor.size() + bytes, &head);
     head += tensor;
-    if (!data.empty()) {
-      message.AddHead(head);
-      message.Add(Alias(data, outcome.storage));
-      head.clear();
+    if (bytes == 0) continue;
+    message.AddHead(head);
+    for (const absl::Span<const std::byte> piece : outcome.outputs[i]) {
+      message.Add(Alias(piece, outcome.storage));
     }
+    head.clear();
   }
   AppendString(2, absl::StrCat(block.revision), &head);
   AppendString(3, DeviceName(outcome.device), &head);

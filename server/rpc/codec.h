@@ -73,7 +73,7 @@ struct EncodedMessage {
 };
 
 // RunBlockResponse of an outcome that is OK: what protobuf would write, byte for byte. Each
-// output's slice keeps outcome.storage until the transport has sent it.
+// output's slices, one a piece, keep outcome.storage until the transport has sent them.
 EncodedMessage EncodeResponse(const ServedBlock& block, const AnswerForm& form,
                               const Outcome& outcome);
 // StreamBlocksResponse around a response, and one for a request that failed.

@@ -62,6 +62,8 @@ TEST(ConfigTest, PrintedConfigReadsBackWithEveryKey) {
   ASSERT_EQ(ApplySetting("admission.max_request_bytes", "12345", config), absl::OkStatus());
   ASSERT_EQ(ApplySetting("models.m.path", "/a \"b\"\\c\n", config), absl::OkStatus());
   ASSERT_EQ(ApplySetting("models.m.dtype", "BF16", config), absl::OkStatus());
+  ASSERT_EQ(ApplySetting("models.m.max_queue_tokens", "7", config), absl::OkStatus());
+  ASSERT_EQ(ApplySetting("tenants.default.max_queue_requests", "3", config), absl::OkStatus());
   const std::string printed = PrintConfig(config);
   Config again;
   ASSERT_EQ(ApplyToml(printed, "printed", again), absl::OkStatus()) << printed;
@@ -77,10 +79,14 @@ TEST(ConfigTest, PrintedConfigReadsBackWithEveryKey) {
                            "[drain]",
                            "[log]",
                            "[models.m]",
+                           "[tenants.default]",
                            "devices = ",
                            "address = ",
                            "max_queue_tokens = ",
                            "max_queue_bytes = ",
+                           "max_queue_requests = 65536",
+                           "max_queue_requests = 3",
+                           "max_queue_tokens = 7",
                            "max_request_tokens = ",
                            "lanes_per_device = ",
                            "cpu_threads = ",
@@ -91,6 +97,23 @@ TEST(ConfigTest, PrintedConfigReadsBackWithEveryKey) {
                            "parts = "}) {
     EXPECT_THAT(printed, HasSubstr(line));
   }
+}
+
+TEST(ConfigTest, TenantsHaveNamesAndQuotas) {
+  Config config;
+  ASSERT_EQ(
+      ApplyToml("config_version = 1\n[tenants.a]\nmax_queue_bytes = 5\n[tenants.b]", "f", config),
+      absl::OkStatus());
+  EXPECT_EQ(config.tenants["a"].max_queue_bytes, 5);
+  EXPECT_EQ(config.tenants["a"].max_queue_tokens, 0);
+  EXPECT_TRUE(config.tenants.contains("b"));
+  EXPECT_EQ(TomlError("[tenants.\"a b\"]"),
+            "f.toml:2: tenants.a b: expected a name of letters, digits, '_' and '-'");
+  EXPECT_EQ(TomlError("[tenants.a]\nmax_queue_token = 1"),
+            "f.toml:3: tenants.a.max_queue_token: unknown key; the nearest known one is "
+            "tenants.a.max_queue_tokens");
+  EXPECT_EQ(TomlError("[tenants.a]\nmax_queue_tokens = -1"),
+            "f.toml:3: tenants.a.max_queue_tokens: expected 0 to 1099511627776, got -1");
 }
 
 TEST(ConfigTest, UnknownKeysNameTheNearest) {
@@ -136,8 +159,8 @@ TEST(ConfigTest, TheVersionIsAsked) {
 TEST(ConfigTest, ChecksTheWhole) {
   Config config;
   EXPECT_EQ(CheckConfig(config), absl::OkStatus());
-  config.max_batch_tokens = config.max_request_tokens - 1;
-  EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("engine.max_batch_tokens"));
+  config.max_queue_tokens = config.max_request_tokens - 1;
+  EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("admission.max_queue_tokens"));
   config = {};
   config.models["m"] = {};
   EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("models.m.path: expected"));

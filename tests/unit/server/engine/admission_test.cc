@@ -22,7 +22,7 @@ Arrival Of(int64_t tokens, int64_t bytes) {
 }
 
 std::shared_ptr<Admission> Make(int64_t tokens, int64_t bytes, int64_t request_tokens) {
-  return std::make_shared<Admission>(AdmissionLimits{tokens, bytes, request_tokens});
+  return std::make_shared<Admission>(AdmissionLimits{{tokens, bytes}, request_tokens, {}, {}});
 }
 
 Reason RefusalOf(Admission& admission, const Arrival& arrival) {
@@ -43,7 +43,8 @@ TEST(Admission, RefusesExactlyWhatDoesNotFit) {
       ++refused;
       EXPECT_EQ(ReasonOf(ticket.status()), Reason::kQueueFull);
       EXPECT_EQ(ticket.status().message(),
-                "the queue is full: 100 of 100 tokens are admitted, this request brings 10");
+                "no room in the server's budget: 100 of 100 tokens are admitted, this request "
+                "brings 10");
     }
   }
   EXPECT_EQ(tickets.size(), 10u);
@@ -75,6 +76,79 @@ TEST(Admission, RequestsWithoutTokensAreBoundedToo) {
     tickets.push_back(*std::move(ticket));
   }
   EXPECT_EQ(RefusalOf(*admission, Of(0, 0)), Reason::kQueueFull);
+}
+
+TEST(Admission, RequestsAreBoundedByNumber) {
+  const auto admission = std::make_shared<Admission>(AdmissionLimits{{100, 1000, 2}, 100, {}, {}});
+  const auto first = admission->Admit(Of(1, 1));
+  auto second = admission->Admit(Of(1, 1));
+  EXPECT_EQ(RefusalOf(*admission, Of(1, 1)), Reason::kQueueFull);
+  second->Release();
+  EXPECT_TRUE(admission->Admit(Of(1, 1)).ok());
+}
+
+TEST(Admission, ABlocksBudgetIsItsOwn) {
+  const auto admission = Make(1000, 1000, 1000);
+  const auto block =
+      std::make_shared<BudgetAccount>(BudgetAccount{"the budget of m.mlp", {10, 100, 3}, {}});
+  const auto of_block = [&](int64_t tokens, int64_t bytes) {
+    Arrival arrival = Of(tokens, bytes);
+    arrival.block = block;
+    return arrival;
+  };
+  EXPECT_EQ(RefusalOf(*admission, of_block(11, 1)), Reason::kTooLarge);
+  EXPECT_EQ(RefusalOf(*admission, of_block(1, 101)), Reason::kTooLarge);
+  auto held = admission->Admit(of_block(10, 50));
+  ASSERT_TRUE(held.ok());
+  const auto refused = admission->Admit(of_block(1, 50));
+  EXPECT_EQ(ReasonOf(refused.status()), Reason::kQueueFull);
+  EXPECT_EQ(refused.status().message(),
+            "no room in the budget of m.mlp: 10 of 10 tokens are admitted, this request brings 1");
+  EXPECT_TRUE(admission->Admit(Of(500, 500)).ok()) << "other blocks have room";
+  held = admission->Admit(Of(1, 1));  // gives the former back
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 2; ++i) tickets.push_back(*admission->Admit(of_block(1, 50)));
+  EXPECT_EQ(RefusalOf(*admission, of_block(1, 1)), Reason::kMemory);
+  tickets.push_back(*admission->Admit(of_block(1, 0)));
+  EXPECT_EQ(RefusalOf(*admission, of_block(1, 0)), Reason::kQueueFull);
+  tickets.clear();
+  EXPECT_EQ(block->use.requests, 0);
+  EXPECT_EQ(block->use.tokens, 0);
+  EXPECT_EQ(block->use.bytes, 0);
+}
+
+TEST(Admission, QuotasAreByTenant) {
+  AdmissionLimits limits{{1000, 1000}, 1000, {10, 100, 5}, {}};
+  limits.tenants["large"] = {500, Budget::kNoLimit, Budget::kNoLimit};
+  limits.tenants["free"] = {};
+  const auto admission = std::make_shared<Admission>(limits);
+  const auto of_tenant = [&](const std::string& tenant, int64_t tokens, int64_t bytes) {
+    Arrival arrival = Of(tokens, bytes);
+    arrival.tenant = tenant;
+    return arrival;
+  };
+  std::vector<Ticket> tickets;
+  tickets.push_back(*admission->Admit(of_tenant("a", 10, 10)));
+  const auto refused = admission->Admit(of_tenant("a", 1, 1));
+  EXPECT_EQ(ReasonOf(refused.status()), Reason::kQuota);
+  EXPECT_EQ(refused.status().message(),
+            "no room in the quota of tenant \"a\": 10 of 10 tokens are admitted, this request "
+            "brings 1");
+  EXPECT_GT(RetryAfterOf(refused.status()), absl::ZeroDuration());
+  tickets.push_back(*admission->Admit(of_tenant("b", 1, 99)));
+  EXPECT_EQ(RefusalOf(*admission, of_tenant("b", 1, 2)), Reason::kQuota);
+  EXPECT_EQ(RefusalOf(*admission, of_tenant("", 11, 1)), Reason::kTooLarge) << "it never fits";
+  for (int i = 0; i < 5; ++i) tickets.push_back(*admission->Admit(of_tenant("c", 0, 0)));
+  EXPECT_EQ(RefusalOf(*admission, of_tenant("c", 0, 0)), Reason::kQuota);
+  tickets.push_back(*admission->Admit(of_tenant("large", 500, 500)));
+  EXPECT_EQ(RefusalOf(*admission, of_tenant("large", 1, 1)), Reason::kQuota);
+  tickets.push_back(*admission->Admit(of_tenant("free", 400, 10)));
+  EXPECT_EQ(admission->UseOf("a").tokens, 10);
+  tickets.clear();
+  for (const char* tenant : {"a", "b", "c", "large", "free"}) {
+    EXPECT_EQ(admission->UseOf(tenant).requests, 0) << tenant;
+  }
+  EXPECT_TRUE(admission->Admit(of_tenant("a", 10, 10)).ok());
 }
 
 TEST(Admission, DeadlinePastOnArrival) {
@@ -141,8 +215,9 @@ TEST(Admission, ClosedRefusesAsDrainingAndAwaitsTheRest) {
 
 TEST(Admission, TheGaugeSeesEveryChangeInOrder) {
   std::vector<int64_t> seen;
-  const auto admission = std::make_shared<Admission>(
-      AdmissionLimits{10, 10, 10}, [&](const AdmissionUse& use) { seen.push_back(use.tokens); });
+  const auto admission =
+      std::make_shared<Admission>(AdmissionLimits{{10, 10}, 10, {}, {}},
+                                  [&](const AdmissionUse& use) { seen.push_back(use.tokens); });
   {
     const Ticket a = *admission->Admit(Of(2, 1));
     const Ticket b = *admission->Admit(Of(3, 1));

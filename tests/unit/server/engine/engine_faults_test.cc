@@ -290,7 +290,10 @@ TEST_F(EngineFaultsTest, RandomTraffic) {
     options_.make_lane = WithFaults(SimulatedDevices(), faults_);
     options_.devices = {kCuda0, kCuda1, kCpu};
     options_.lanes_per_device = 2;
-    options_.queue_tokens_max = 300;
+    options_.queue_tokens_max = 400;
+    options_.request_tokens_max = 300;  // some are computed in chunks
+    options_.tenant_quota.tokens_max = 350;
+    options_.tenant_quotas["b"].requests_max = 6;
     options_.fallback = seed % 3 == 0 ? FallbackPolicy::kRefuse : FallbackPolicy::kCpu;
     Start();
     const std::string prefix = "m" + std::to_string(seed);
@@ -306,8 +309,8 @@ TEST_F(EngineFaultsTest, RandomTraffic) {
         std::vector<CallPtr> calls;
         for (int i = 0; i < kRequests; ++i) {
           const auto& block = blocks[random() % 2];
-          std::vector<testing::RowTensor> inputs = {
-              RandomRows(DType::kBF16, random() % 40, random())};
+          const int64_t tokens = random() % 8 == 0 ? random() % 300 : random() % 40;
+          std::vector<testing::RowTensor> inputs = {RandomRows(DType::kBF16, tokens, random())};
           if (random() % 2) inputs.push_back(RandomRows(DType::kBF16, inputs[0].dims[0], random()));
           const auto call = MakeCall(block, inputs);
           call->tenant = std::string(1, static_cast<char>('a' + c % 3));

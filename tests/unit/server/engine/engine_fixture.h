@@ -150,9 +150,9 @@ class Call {
     const auto expected = RunOnCpu(*block_->On(Device{}), inputs_);
     ASSERT_TRUE(expected.ok()) << expected.status();
     for (size_t o = 0; o < expected->size(); ++o) {
-      const std::string& want = (*expected)[o].bytes;
-      ASSERT_EQ(outcome.outputs[o].size(), want.size()) << "output " << o;
-      EXPECT_EQ(std::memcmp(outcome.outputs[o].data(), want.data(), want.size()), 0)
+      const std::string got = BytesOf(outcome.outputs[o]);
+      ASSERT_EQ(got.size(), (*expected)[o].bytes.size()) << "output " << o;
+      EXPECT_TRUE(got == (*expected)[o].bytes)
           << "output " << o << " differs from the one computed alone";
     }
   }
@@ -161,9 +161,7 @@ class Call {
     const Outcome& outcome = Await();
     EXPECT_TRUE(outcome.status.ok()) << outcome.status;
     std::string bytes;
-    for (const absl::Span<const std::byte> output : outcome.outputs) {
-      bytes.append(reinterpret_cast<const char*>(output.data()), output.size());
-    }
+    for (const OutputPieces& output : outcome.outputs) bytes += BytesOf(output);
     return bytes;
   }
   Reason AwaitRefusal() {
@@ -174,6 +172,13 @@ class Call {
   }
 
  private:
+  static std::string BytesOf(const OutputPieces& pieces) {
+    std::string bytes;
+    for (const absl::Span<const std::byte> piece : pieces) {
+      bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    }
+    return bytes;
+  }
   void OnDone(Outcome outcome) {
     std::lock_guard<std::mutex> lock(mutex_);
     outcome_ = std::move(outcome);

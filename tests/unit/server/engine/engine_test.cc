@@ -24,9 +24,10 @@ TEST_F(EngineTest, RefusesOptionsThatContradictOneAnother) {
     change(options);
     return Engine::Create(options, metrics_).status();
   };
-  const absl::Status status = with([](EngineOptions& o) { o.request_tokens_max = 65; });
+  const absl::Status status = with([](EngineOptions& o) { o.request_tokens_max = 1001; });
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_EQ(status.message(), "request_tokens_max: expected at most batch_tokens_max (64), got 65");
+  EXPECT_EQ(status.message(),
+            "request_tokens_max: expected at most queue_tokens_max (1000), got 1001");
   EXPECT_FALSE(with([](EngineOptions& o) { o.devices.clear(); }).ok());
   EXPECT_FALSE(with([](EngineOptions& o) { o.lanes_per_device = 0; }).ok());
   EXPECT_FALSE(with([](EngineOptions& o) { o.queue_bytes_max = 0; }).ok());
@@ -140,11 +141,12 @@ TEST_F(EngineTest, CancelledWhileItRuns) {
   const auto path = Serve("m.path", BlockKind::kFfnPath);
   const auto call = Occupy(path, kCpu);
   engine_->Cancel(id_);
-  EXPECT_FALSE(call->answered());
-  faults_->Release(kCpu);
+  EXPECT_TRUE(call->answered()) << "at once; its rows run on and are dropped";
   EXPECT_EQ(call->AwaitRefusal(), Reason::kCancelled);
   EXPECT_TRUE(call->Await().outputs[0].empty());
   ExpectNothingHeld();
+  faults_->Release(kCpu);
+  EXPECT_EQ(call->answers(), 1);
 }
 
 TEST_F(EngineTest, ThePayloadIsLetGoOnceGathered) {
@@ -199,6 +201,76 @@ TEST_F(EngineTest, BytesAreBoundedToo) {
   EXPECT_EQ(Send(both)->AwaitRefusal(), Reason::kTooLarge) << "could never be admitted";
   faults_->Release(kCpu);
   fits->ExpectRight();
+}
+
+TEST_F(EngineTest, ABlocksBudgetLeavesTheOthersTheirs) {
+  Start();
+  const auto bounded = testing::MakeBlock("m.bounded", kNorm, DType::kBF16, block_devices_);
+  Budget budget;
+  budget.requests_max = 2;
+  ASSERT_EQ(engine_->Prepare(*bounded, budget), absl::OkStatus());
+  const auto other = Serve("m.other", kNorm);
+  const auto running = Occupy(other, kCpu);
+  const auto first = Send(bounded, 1);
+  const auto second = Send(bounded, 1);
+  EXPECT_EQ(Send(bounded, 1)->AwaitRefusal(), Reason::kQueueFull);
+  EXPECT_EQ(Shed("m.bounded", "queue_full"), 1);
+  const auto free = Send(other, 1);
+  faults_->Release(kCpu);
+  for (const auto& call : {running, first, second, free}) call->ExpectRight();
+}
+
+TEST_F(EngineTest, QuotasAreCountedAsClientsSeeThem) {
+  options_.tenant_quota.tokens_max = 10;
+  options_.tenant_quotas["large"].requests_max = 3;
+  Start();
+  const auto norm = Serve("m.norm", kNorm);
+  Occupy(norm, kCpu);
+  const auto send = [&](const std::string& tenant, int64_t tokens) {
+    const auto call = MakeCall(norm, {RandomRows(DType::kBF16, tokens, 1)});
+    call->tenant = tenant;
+    return Send(call);
+  };
+  std::vector<CallPtr> admitted;
+  int refused = 0;
+  for (int i = 0; i < 12; ++i) {
+    for (const char* tenant : {"a", "b", "large"}) {
+      const auto call = send(tenant, 3);
+      if (!call->answered()) {
+        admitted.push_back(call);
+        continue;
+      }
+      EXPECT_EQ(call->AwaitRefusal(), Reason::kQuota);
+      ++refused;
+    }
+  }
+  EXPECT_EQ(admitted.size(), 9u);
+  EXPECT_EQ(refused, 27);
+  EXPECT_EQ(Shed("m.norm", "quota"), 27);
+  faults_->Release(kCpu);
+  for (const auto& call : admitted) {
+    call->ExpectRight();
+    call->ReleaseOutputs();
+  }
+  send("a", 10)->ExpectRight();
+}
+
+// What is known from the load is enough to refuse, though nothing has run yet.
+TEST_F(EngineTest, CostsAreMeasuredWhenABlockIsPrepared) {
+  options_.measure_max = absl::Minutes(1);
+  options_.batch_tokens_max = 1024;
+  options_.request_tokens_max = 1000;
+  Start();
+  const auto path = Serve("m.path", BlockKind::kFfnPath);
+  const int launches = faults_->launches(kCpu);
+  EXPECT_EQ(launches, 6 * 3) << "1, 4, 16, ... 1024 tokens";
+  const auto call = MakeCall(path, {RandomRows(DType::kBF16, 1000, 1)});
+  call->deadline = absl::Now() + absl::Microseconds(10);
+  const Reason reason = Send(call)->AwaitRefusal();
+  EXPECT_TRUE(reason == Reason::kDeadlineInfeasible || reason == Reason::kExpired);
+  EXPECT_EQ(faults_->launches(kCpu), launches);
+  Send(path, 1000)->ExpectRight();
+  EXPECT_EQ(metrics_.Value("fuseblock_batch_tokens_count"), 1) << "measuring is no traffic";
 }
 
 TEST_F(EngineTest, AtTheTokenLimitOfARequestAndOneAbove) {

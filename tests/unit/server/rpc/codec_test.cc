@@ -211,8 +211,9 @@ Outcome MakeOutcome(std::vector<std::string> outputs, bool* alive) {
   *alive = true;
   Outcome outcome;
   for (size_t i = 0; i < storage->size(); ++i) {
-    outcome.outputs[i] = {reinterpret_cast<const std::byte*>((*storage)[i].data()),
-                          (*storage)[i].size()};
+    if ((*storage)[i].empty()) continue;
+    const auto* data = reinterpret_cast<const std::byte*>((*storage)[i].data());
+    outcome.outputs[i] = {{data, (*storage)[i].size()}};
   }
   outcome.storage = std::move(storage);
   outcome.device = {DeviceType::kCuda, 1};
@@ -255,7 +256,7 @@ TEST(EncodeTest, SlicesAliasTheOutputsAndKeepThem) {
   const ServedBlock block = MakeBlock(BlockKind::kMlp);
   bool alive = false;
   Outcome outcome = MakeOutcome({std::string(1200, 'y')}, &alive);
-  const auto* data = reinterpret_cast<const uint8_t*>(outcome.outputs[0].data());
+  const auto* data = reinterpret_cast<const uint8_t*>(outcome.outputs[0].front().data());
   EncodedMessage message = EncodeResponse(block, {1, {100}, false}, outcome);
   outcome.storage.reset();
   EXPECT_TRUE(alive);
@@ -266,6 +267,25 @@ TEST(EncodeTest, SlicesAliasTheOutputsAndKeepThem) {
   message = {};
   EXPECT_TRUE(alive);
   buffer.Clear();
+  EXPECT_FALSE(alive);
+}
+
+// A request computed in chunks: its tensor's bytes lie in as many places.
+TEST(EncodeTest, PiecesAreOneTensor) {
+  const ServedBlock block = MakeBlock(BlockKind::kMlp);
+  bool alive = false;
+  Outcome outcome = MakeOutcome({std::string(1200, 'y')}, &alive);
+  const AnswerForm form = {1, {100}, false};
+  const std::string whole = Flatten(EncodeResponse(block, form, outcome));
+  const absl::Span<const std::byte> bytes = outcome.outputs[0].front();
+  outcome.outputs[0] = {bytes.first(7), bytes.subspan(7, 1000), bytes.subspan(1007)};
+  EncodedMessage message = EncodeResponse(block, form, outcome);
+  EXPECT_EQ(Flatten(message), whole);
+  outcome.storage.reset();
+  message.slices.pop_back();
+  message.slices.pop_back();  // the last piece, after the response's tail
+  EXPECT_TRUE(alive) << "the pieces before it are still to be sent";
+  message = {};
   EXPECT_FALSE(alive);
 }
 

@@ -1,0 +1,111 @@
+#include "server/engine/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fuseblock {
+
+absl::Status Scheduler::Admit(const EntryPtr& entry, const Capacity& capacity, absl::Time now) {
+  const Request& request = entry->request;
+  const int64_t batch_tokens = entry->queue->batch_tokens_max();
+  const int64_t chunks = std::max<int64_t>((request.tokens + batch_tokens - 1) / batch_tokens, 1);
+  const CostModel& cost = *capacity.cost;
+  const absl::Duration own = cost.Certain(std::min(request.tokens, batch_tokens), now) *
+                             ((chunks + capacity.lanes - 1) / capacity.lanes);
+  const absl::Duration ahead = queue_.Ahead(request.tenant, request.priority, chunks);
+  Arrival arrival;
+  arrival.tokens = request.tokens;
+  arrival.bytes = entry->bytes;
+  arrival.tenant = request.tenant;
+  arrival.block = entry->queue->budget();
+  arrival.now = now;
+  arrival.deadline = entry->deadline;
+  const absl::Duration predicted = capacity.wait + ahead / capacity.lanes + own;
+  arrival.predicted = predicted * lateness_.Factor();
+  arrival.backlog = capacity.wait + queue_.Backlog() / capacity.lanes;
+  absl::StatusOr<Ticket> ticket = admission_->Admit(arrival);
+  if (!ticket.ok()) return ticket.status();
+  // The first of a batch bears what a batch costs, later ones their share of a full one.
+  const absl::Duration full = cost.Predict(batch_tokens);
+  entry->cost = entry->queue->requests() > 0 ? full * request.tokens / batch_tokens
+                : chunks > 1                 ? full * chunks
+                                             : cost.Predict(request.tokens);
+  if (cost.Trusted(now)) entry->predicted = predicted;
+  entry->ticket = *std::move(ticket);
+  entry->id = next_id_++;
+  return absl::OkStatus();
+}
+
+void Scheduler::Queue(const EntryPtr& entry) {
+  entries_[entry->id] = entry;
+  queue_.Push(entry);
+}
+
+Part Scheduler::StartAtOnce(const EntryPtr& entry) {
+  entry->taken = entry->request.tokens;
+  entry->running = 1;
+  return {entry, 0, entry->request.tokens, entry->round};
+}
+
+void Scheduler::Take(FairQueue::Eligible eligible, absl::Time now, Parts* batch, Entries* expired) {
+  *expired = TakeExpired(now);
+  queue_.Take(eligible, batch);
+}
+
+bool Scheduler::Finish(const Part& part, PartResult result, absl::Time now) {
+  Entry& entry = *part.entry;
+  queue_.Finished(&entry);
+  if (entry.ended || part.round != entry.round) return false;
+  if (!result.status.ok()) {
+    entry.results.clear();
+    entry.results.push_back(std::move(result));
+    End(entry);
+    return true;
+  }
+  if (!entry.results.empty() && entry.results.front().device.type != result.device.type) {
+    queue_.StartOver(part.entry);
+    return false;
+  }
+  result.first_row = part.first_row;
+  result.rows = part.rows;
+  entry.finished += part.rows;
+  entry.results.push_back(std::move(result));
+  if (entry.finished < entry.request.tokens) return false;
+  lateness_.Observe(entry.predicted, now - entry.submitted);
+  End(entry);
+  return true;
+}
+
+EntryPtr Scheduler::Cancel(Engine::RequestId id) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return nullptr;
+  EntryPtr entry = found->second;
+  End(*entry);
+  return entry;
+}
+
+Entries Scheduler::TakeExpired(absl::Time now) {
+  Entries expired = End(queue_.TakeExpired(now));
+  for (const EntryPtr& entry : expired) {
+    // At least so long; it is late whatever it would have taken.
+    lateness_.Observe(entry->predicted, entry->deadline - entry->submitted);
+  }
+  return expired;
+}
+
+Entries Scheduler::TakeAll(FairQueue::Eligible which) { return End(queue_.TakeAll(which)); }
+
+Entries Scheduler::End(Entries removed) {
+  for (const EntryPtr& entry : removed) End(*entry);
+  return removed;
+}
+
+// The caller holds it.
+void Scheduler::End(Entry& entry) {
+  if (FairQueue::Waits(entry)) queue_.Remove(&entry);
+  entry.ended = true;
+  entry.with_lanes = entry.running > 0;
+  entries_.erase(entry.id);
+}
+
+}  // namespace fuseblock
