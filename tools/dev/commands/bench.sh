@@ -23,7 +23,7 @@ bench_ffn() {
 
 bench_rpc() {  # ARGUMENT...: of bench_rpc.py
   need_demo_python
-  build release fuseblock-server fuseblock_bench_rpc fuseblock_bench_echo
+  build release fuseblock-server fuseblock_bench_rpc fuseblock_bench_echo fuseblock_bench_open_loop
   title "rpc"
   "$demo_python" tools/bench/bench_rpc.py --build build/release "$@"
 }
