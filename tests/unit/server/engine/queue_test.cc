@@ -149,6 +149,20 @@ TEST_F(QueueTest, ATenantThatComesBackHasNoClaimOnThePast) {
   EXPECT_NEAR(late, 10, 1);
 }
 
+TEST_F(QueueTest, NorInTheFirstBatchAfterIt) {
+  BatchQueue block(16);
+  Push(block, 1, "steady");
+  Push(block, 1, "late");
+  Take();
+  for (int i = 0; i < 320; ++i) Push(block, 1, "steady");
+  for (int batch = 0; batch < 10; ++batch) Take();
+  for (int i = 0; i < 32; ++i) Push(block, 1, "late");
+  Take();
+  int late = 0;
+  for (const Part& part : running_) late += part.entry->request.tenant == "late" ? 1 : 0;
+  EXPECT_NEAR(late, 8, 1);
+}
+
 TEST_F(QueueTest, AnUnnamedTenantIsATenant) {
   BatchQueue block(1);
   Push(block, 1, "");
@@ -238,6 +252,23 @@ TEST_F(QueueTest, FillingABatchUpDoesNotOutrunWhoeverDoesNotFit) {
   }
   EXPECT_NEAR(static_cast<double>(served["uneven"]) / static_cast<double>(served["filler"]), 1,
               0.1);
+}
+
+// A tenant that waits for a device that is slow or gone does not give others a claim on what is
+// served elsewhere.
+TEST_F(QueueTest, WhoWaitsElsewhereHoldsNoLevelDown) {
+  BatchQueue slow(10), fast(10);
+  const auto is_fast = [&](const BatchQueue& queue) { return &queue == &fast; };
+  Push(slow, 1, "elsewhere");
+  for (int i = 0; i < 2000; ++i) Push(fast, 1, "old");
+  for (int batch = 0; batch < 100; ++batch) Take(is_fast);
+  for (int i = 0; i < 500; ++i) Push(fast, 1, "new");
+  int64_t old = 0;
+  for (int batch = 0; batch < 20; ++batch) {
+    Take(is_fast);
+    for (const Part& part : running_) old += part.entry->request.tenant == "old" ? 1 : 0;
+  }
+  EXPECT_NEAR(static_cast<double>(old), 100, 2 * 10);
 }
 
 // What nobody else could use is not held against whoever used it.
