@@ -54,6 +54,9 @@ struct Config {
   int64_t lanes_per_device = 2;
   int64_t cpu_threads = 0;
   int64_t max_batch_tokens = 4096;
+  int64_t max_graphs = 2048;
+  int64_t max_device_bytes = 0;
+  int64_t max_host_bytes = 0;
   std::string fallback_policy = "cpu";
   int64_t drain_notice_seconds = 0;
   int64_t drain_grace_seconds = 30;

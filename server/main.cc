@@ -60,6 +60,9 @@ EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> device
   options.lanes_per_device = static_cast<int>(config.lanes_per_device);
   options.cpu_threads = static_cast<int>(config.cpu_threads);
   options.batch_tokens_max = config.max_batch_tokens;
+  options.graphs_per_lane_max = config.max_graphs;
+  options.device_bytes_max = config.max_device_bytes;
+  options.host_bytes_max = config.max_host_bytes;
   options.queue_tokens_max = config.max_queue_tokens;
   options.queue_bytes_max = config.max_queue_bytes;
   options.queue_requests_max = config.max_queue_requests;
@@ -224,6 +227,7 @@ int Serve(const Config& config) {
     status = LoadModels(config, parts, signals);
     if (status.ok()) {
       parts.rpc->health().SetPhase(HealthService::Phase::kServing);
+      parts.engine->LogMemory();
       Log(LogLevel::kInfo, "ready", "every model is loaded");
     } else if (!signals.stopping()) {
       Log(LogLevel::kError, "load_failed", std::string(status.message()));

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,8 @@
 
 namespace fuseblock {
 namespace {
+
+std::atomic<int64_t> allocated{0};
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kAlignment = 256;  // what a block asks of its workspace
@@ -51,8 +54,11 @@ absl::StatusOr<Buffer> Buffer::Allocate(MemoryKind kind, size_t bytes, Device de
   }
   buffer.data_ = static_cast<std::byte*>(p);
   buffer.size_ = bytes;
+  ++allocated;
   return buffer;
 }
+
+int64_t Buffer::allocations() { return allocated; }
 
 absl::StatusOr<Buffer> Buffer::CopyToDevice(const void* host, size_t bytes, Device device) {
   FUSEBLOCK_ASSIGN_OR_RETURN(Buffer buffer, Allocate(MemoryKind::kDevice, bytes, device));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -31,6 +32,10 @@ class Buffer {
   // `bytes` of host memory, copied to the GPU `device`; the copy is complete on return. UNAVAILABLE
   // when there is no CUDA backend, else as Allocate.
   static absl::StatusOr<Buffer> CopyToDevice(const void* host, size_t bytes, Device device);
+
+  // How many allocations this process has made so far, of any kind: a serving path that has what it
+  // needs makes none.
+  static int64_t allocations();
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }

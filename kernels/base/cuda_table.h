@@ -51,6 +51,15 @@ typedef struct FuseblockCudaRuntime {
   int (*memset_async)(int device, void* destination, int value, size_t bytes, void* stream);
   // Calls fn(arg) on a driver thread once the stream has come there; fn must not call CUDA.
   int (*launch_host_function)(int device, void* stream, void (*fn)(void*), void* arg);
+  // What the stream is given between begin and end is not run but recorded, as a graph. The calling
+  // thread must end what it began, also after an error in between, and allocates nothing meanwhile.
+  // *graph is ready to be launched, its memory on the device; null with an error. *nodes: how many
+  // launches and copies it makes one.
+  int (*capture_begin)(int device, void* stream);
+  int (*capture_end)(int device, void* stream, void** graph, size_t* nodes);
+  // On any stream of the device; one launch at a time.
+  int (*graph_launch)(int device, void* graph, void* stream);
+  int (*graph_destroy)(int device, void* graph);
   int (*driver_version)(int* version);
   int (*runtime_version)(int* version);
   const char* (*error_name)(int error);    // "cudaErrorIllegalAddress"

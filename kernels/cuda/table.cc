@@ -184,6 +184,46 @@ int LaunchHostFunction(int device, void* stream, void (*fn)(void*), void* arg) {
   return On(device, [&] { return cudaLaunchHostFunc(AsStream(stream), fn, arg); });
 }
 
+// Other threads may allocate while this one captures; this one may not.
+int CaptureBegin(int device, void* stream) {
+  return On(device, [&] {
+    return cudaStreamBeginCapture(AsStream(stream), cudaStreamCaptureModeThreadLocal);
+  });
+}
+
+// Uploaded at once, so that the first launch costs what later ones do.
+int CaptureEnd(int device, void* stream, void** out, size_t* nodes) {
+  *out = nullptr;
+  *nodes = 0;
+  return On(device, [&] {
+    cudaGraph_t graph = nullptr;
+    cudaError_t error = cudaStreamEndCapture(AsStream(stream), &graph);
+    if (graph == nullptr) return error == cudaSuccess ? cudaErrorStreamCaptureInvalidated : error;
+    if (error == cudaSuccess) error = cudaGraphGetNodes(graph, nullptr, nodes);
+    cudaGraphExec_t executable = nullptr;
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    if (error != cudaSuccess) return error;
+    error = cudaGraphUpload(executable, AsStream(stream));
+    if (error == cudaSuccess) error = cudaStreamSynchronize(AsStream(stream));
+    if (error == cudaSuccess) {
+      *out = executable;
+    } else {
+      cudaGraphExecDestroy(executable);
+    }
+    return error;
+  });
+}
+
+cudaGraphExec_t AsGraph(void* graph) { return static_cast<cudaGraphExec_t>(graph); }
+
+int GraphLaunch(int device, void* graph, void* stream) {
+  return On(device, [&] { return cudaGraphLaunch(AsGraph(graph), AsStream(stream)); });
+}
+int GraphDestroy(int device, void* graph) {
+  return On(device, [&] { return cudaGraphExecDestroy(AsGraph(graph)); });
+}
+
 int DriverVersion(int* version) { return Checked(cudaDriverGetVersion(version)); }
 int RuntimeVersion(int* version) { return Checked(cudaRuntimeGetVersion(version)); }
 const char* ErrorName(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
@@ -237,6 +277,10 @@ const FuseblockCudaTable kTable = {
      CopyAsync,
      MemsetAsync,
      LaunchHostFunction,
+     CaptureBegin,
+     CaptureEnd,
+     GraphLaunch,
+     GraphDestroy,
      DriverVersion,
      RuntimeVersion,
      ErrorName,

@@ -41,11 +41,6 @@ absl::Status CheckIds(const Batch& batch, std::byte* ids, const Part& part) {
   return MakeError(Reason::kBadTensor, message);
 }
 
-ConstTensorView RowsView(const BlockTensor& tensor, const void* data, DType dtype, int64_t rows) {
-  if (tensor.columns == 0) return ConstTensorView(data, dtype, {rows});
-  return ConstTensorView(data, dtype, {rows, tensor.columns});
-}
-
 }  // namespace
 
 int64_t Batch::requests() const {
@@ -65,39 +60,31 @@ void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
   EngineBlock& block = *queue.block();
   batch.block = &block;
   batch.form = queue.form();
-  LaneBatch& run = batch.run;
-  run.input_count = block.inputs.size();
-  run.output_count = block.outputs.size();
+  int64_t rows = 0;
   for (const Part& part : batch.parts) {
-    batch.first_row.push_back(run.rows);
-    run.rows += part.rows;
+    batch.first_row.push_back(rows);
+    rows += part.rows;
   }
   batch.status.resize(batch.parts.size());
+  batch.run = block.LayOut(batch.form, rows, staging_in, staging_out);
 
-  std::byte* to = staging_in;
-  for (size_t i = 0; i < run.input_count; ++i) {
+  for (size_t i = 0; i < batch.run.input_count; ++i) {
     if (!block.HasInput(batch.form, i)) continue;
+    // The lane's own staging: writable.
+    auto* to = static_cast<std::byte*>(const_cast<void*>(batch.run.inputs[i].data));
     const size_t row_bytes = block.InputRowBytes(batch.form, i);
     for (size_t p = 0; p < batch.parts.size(); ++p) {
       const Part& part = batch.parts[p];
-      std::byte* rows = to + static_cast<size_t>(batch.first_row[p]) * row_bytes;
+      std::byte* first = to + static_cast<size_t>(batch.first_row[p]) * row_bytes;
       CopyPieces(part.entry->request.inputs[i], static_cast<size_t>(part.first_row) * row_bytes,
-                 static_cast<size_t>(part.rows) * row_bytes, rows);
-      if (i == 0) batch.status[p] = CheckIds(batch, rows, part);
+                 static_cast<size_t>(part.rows) * row_bytes, first);
+      if (i == 0) batch.status[p] = CheckIds(batch, first, part);
     }
-    run.inputs[i] = RowsView(block.inputs[i], to, block.InputDType(batch.form, i), run.rows);
-    to += AlignTensor(static_cast<size_t>(run.rows) * row_bytes);
   }
   for (const Part& part : batch.parts) {
     if (!part.whole()) continue;
     for (InputPayload& payload : part.entry->request.inputs) payload.pieces.clear();
     part.entry->request.payload.reset();
-  }
-  for (size_t o = 0; o < run.output_count; ++o) {
-    if (!block.HasOutput(batch.form, o)) continue;
-    const BlockTensor& tensor = block.outputs[o];
-    run.outputs[o] = TensorView(staging_out, tensor.dtypes[0], {run.rows, tensor.columns});
-    staging_out += AlignTensor(static_cast<size_t>(run.rows) * block.OutputRowBytes(o));
   }
 }
 

@@ -1,8 +1,46 @@
 #include "server/engine/cuda_lane.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fuseblock {
+namespace {
+
+// A run of device memory that tensors are laid into, each from a 256-byte boundary on.
+class Room {
+ public:
+  explicit Room(const Buffer& memory) : at_(memory.data()), left_(memory.size()) {}
+
+  std::byte* Take(size_t bytes) {
+    std::byte* begin = at_;
+    const size_t taken = AlignTensor(bytes);
+    enough_ = enough_ && bytes <= left_;
+    at_ += std::min(taken, left_);
+    left_ -= std::min(taken, left_);
+    return begin;
+  }
+  // The host's view on the device, of so many rows; one that was left out stays so.
+  template <typename View>
+  View Take(View view, int64_t rows, Device device) {
+    if (view.data == nullptr) return view;
+    view.shape[0] = rows;
+    view.device = device;
+    view.data = Take(BytesOf(view));
+    return view;
+  }
+  bool enough() const { return enough_; }
+
+ private:
+  std::byte* at_;
+  size_t left_;
+  bool enough_ = true;
+};
+
+absl::Status LargerThanReserved() {
+  return absl::InternalError("a batch larger than the lane's memory was reserved for");
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Lane>> CudaLane::Create(Device device) {
   if (CudaRuntime() == nullptr) return absl::UnavailableError(CudaUnavailableReason());
@@ -25,20 +63,31 @@ CudaLane::~CudaLane() {
   if (stream_ != nullptr) cuda_->stream_destroy(device_.index, stream_);
 }
 
+size_t CudaLane::device_bytes() const {
+  size_t bytes = inputs_.size() + outputs_.size() + workspace_.size();
+  for (const auto& memory : captured_) bytes += memory->size();
+  return bytes;
+}
+
 absl::Status CudaLane::Reserve(const LaneBytes& bytes) {
-  const std::pair<Buffer*, size_t> wanted[] = {
-      {&inputs_, bytes.inputs}, {&outputs_, bytes.outputs}, {&workspace_, bytes.workspace}};
-  std::array<Buffer, 3> larger;
+  const size_t captured = captured_.empty() ? 0 : captured_.back()->size();
+  const std::pair<size_t, size_t> had_and_wanted[] = {{inputs_.size(), bytes.inputs},
+                                                      {outputs_.size(), bytes.outputs},
+                                                      {workspace_.size(), bytes.workspace},
+                                                      {captured, bytes.captured}};
+  std::array<Buffer, 4> larger;
   for (size_t i = 0; i < larger.size(); ++i) {
-    if (wanted[i].second <= wanted[i].first->size()) continue;
-    absl::StatusOr<Buffer> buffer =
-        Buffer::Allocate(MemoryKind::kDevice, wanted[i].second, device_);
+    const auto& [had, wanted] = had_and_wanted[i];
+    if (wanted <= had) continue;
+    absl::StatusOr<Buffer> buffer = Buffer::Allocate(MemoryKind::kDevice, wanted, device_);
     if (!buffer.ok()) return buffer.status();
     larger[i] = *std::move(buffer);
   }
-  for (size_t i = 0; i < larger.size(); ++i) {
-    if (larger[i].size() > 0) *wanted[i].first = std::move(larger[i]);
+  Buffer* const held[] = {&inputs_, &outputs_, &workspace_};
+  for (size_t i = 0; i < 3; ++i) {
+    if (larger[i].size() > 0) *held[i] = std::move(larger[i]);
   }
+  if (larger[3].size() > 0) captured_.push_back(std::make_shared<Buffer>(std::move(larger[3])));
   return absl::OkStatus();
 }
 
@@ -52,49 +101,141 @@ absl::Status CudaLane::Copy(void* to, const void* from, size_t bytes) {
   return CudaStatus("copying", cuda_->copy_async(device_.index, to, from, bytes, stream_));
 }
 
-absl::Status CudaLane::Enqueue(const LaneBatch& batch) {
-  std::array<ConstTensorView, 2> inputs;
-  std::array<TensorView, 2> outputs;
-  if (absl::Status s = Record(kBegin); !s.ok()) return s;
-  size_t at = 0;
-  for (size_t i = 0; i < batch.input_count; ++i) {
-    if (batch.inputs[i].data == nullptr) continue;
-    const size_t bytes = BytesOf(batch.inputs[i]);
-    if (at + bytes > inputs_.size()) return absl::InternalError("inputs larger than was reserved");
-    inputs[i] = batch.inputs[i];
-    inputs[i].device = device_;
-    inputs[i].data = inputs_.data() + at;
-    if (absl::Status s = Copy(inputs_.data() + at, batch.inputs[i].data, bytes); !s.ok()) return s;
-    at += AlignTensor(bytes);
-  }
-  if (absl::Status s = Record(kCopiedIn); !s.ok()) return s;
+absl::Status CudaLane::Synchronize(const char* what) {
+  return CudaStatus(what, cuda_->stream_synchronize(device_.index, stream_));
+}
 
-  at = 0;
-  for (size_t i = 0; i < batch.output_count; ++i) {
-    if (batch.outputs[i].data == nullptr) continue;
-    const size_t bytes = BytesOf(batch.outputs[i]);
-    if (at + bytes > outputs_.size())
-      return absl::InternalError("outputs larger than was reserved");
-    outputs[i] = batch.outputs[i];
-    outputs[i].device = device_;
-    outputs[i].data = outputs_.data() + at;
-    at += AlignTensor(bytes);
+absl::StatusOr<CudaLane::Placed> CudaLane::Place(const LaneBatch& batch) const {
+  Room inputs(inputs_), outputs(outputs_);
+  Placed placed;
+  for (size_t i = 0; i < batch.input_count; ++i) {
+    placed.inputs[i] = inputs.Take(batch.inputs[i], batch.rows, device_);
+  }
+  for (size_t o = 0; o < batch.output_count; ++o) {
+    placed.outputs[o] = outputs.Take(batch.outputs[o], batch.rows, device_);
   }
   const size_t needed = batch.block->WorkspaceBytes(batch.rows);
-  if (needed > workspace_.size()) return absl::InternalError("workspace larger than was reserved");
-  const ExecutionContext context{device_, stream_, {}};
-  absl::Status status =
-      batch.block->Run(context, absl::MakeConstSpan(inputs.data(), batch.input_count),
-                       absl::MakeConstSpan(outputs.data(), batch.output_count),
-                       absl::MakeSpan(workspace_.data(), needed));
-  if (!status.ok()) return status;
-  if (absl::Status s = Record(kComputed); !s.ok()) return s;
-
-  for (size_t i = 0; i < batch.output_count; ++i) {
-    if (batch.outputs[i].data == nullptr) continue;
-    status = Copy(batch.outputs[i].data, outputs[i].data, BytesOf(batch.outputs[i]));
-    if (!status.ok()) return status;
+  if (!inputs.enough() || !outputs.enough() || needed > workspace_.size()) {
+    return LargerThanReserved();
   }
+  placed.workspace = absl::MakeSpan(workspace_.data(), needed);
+  return placed;
+}
+
+absl::StatusOr<CudaLane::Placed> CudaLane::PlaceIn(const Buffer& memory, const LaneBatch& batch,
+                                                   int64_t rows, Device device) {
+  Room room(memory);
+  Placed placed;
+  for (size_t i = 0; i < batch.input_count; ++i) {
+    placed.inputs[i] = room.Take(batch.inputs[i], rows, device);
+  }
+  for (size_t o = 0; o < batch.output_count; ++o) {
+    placed.outputs[o] = room.Take(batch.outputs[o], rows, device);
+  }
+  const size_t needed = batch.block->WorkspaceBytes(rows);
+  placed.workspace = absl::MakeSpan(room.Take(needed), needed);
+  if (!room.enough()) return LargerThanReserved();
+  return placed;
+}
+
+absl::Status CudaLane::Launch(const LaneBatch& batch, const Placed& placed) {
+  return batch.block->Run(
+      {device_, stream_, {}}, absl::MakeConstSpan(placed.inputs.data(), batch.input_count),
+      absl::MakeConstSpan(placed.outputs.data(), batch.output_count), placed.workspace);
+}
+
+int64_t CudaLane::FreeBytes() const {
+  size_t free = 0, total = 0;
+  if (cuda_->memory_info(device_.index, &free, &total) != 0) return 0;
+  return static_cast<int64_t>(free);
+}
+
+absl::StatusOr<void*> CudaLane::CaptureLaunch(const LaneBatch& batch, const Placed& placed,
+                                              size_t* nodes) {
+  absl::Status status =
+      CudaStatus("beginning a capture", cuda_->capture_begin(device_.index, stream_));
+  if (!status.ok()) return status;
+  status = Launch(batch, placed);
+  void* graph = nullptr;
+  const int error = cuda_->capture_end(device_.index, stream_, &graph, nodes);
+  if (status.ok()) status = CudaStatus("capturing a batch's launches", error);
+  if (status.ok()) return graph;
+  if (graph != nullptr) cuda_->graph_destroy(device_.index, graph);
+  return status;
+}
+
+absl::Status CudaLane::Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) {
+  if (captured_.empty()) return absl::InternalError("no memory was reserved for graphs");
+  const std::shared_ptr<Buffer> memory =
+      *graphs == nullptr ? captured_.back() : (*graphs)->memory();
+  const absl::StatusOr<Placed> placed = PlaceIn(*memory, batch, batch.rows, device_);
+  if (!placed.ok()) return placed.status();
+  // Once directly: what a kernel or a library loads or allocates at its first launch must not come
+  // into a capture.
+  absl::Status status = CudaStatus(
+      "clearing", cuda_->memset_async(device_.index, memory->data(), 0, memory->size(), stream_));
+  if (status.ok()) status = Launch(batch, *placed);
+  if (absl::Status ran = Synchronize("running a batch of zeros"); status.ok()) status = ran;
+  if (!status.ok()) return status;
+  const int64_t before = FreeBytes();
+  size_t nodes = 0;
+  const absl::StatusOr<void*> graph = CaptureLaunch(batch, *placed, &nodes);
+  if (!graph.ok()) return graph.status();
+  if (nodes < 2) {  // one launch either way, and as a graph it would need padding
+    cuda_->graph_destroy(device_.index, *graph);
+    return absl::OkStatus();
+  }
+  if (*graphs == nullptr) *graphs = std::make_shared<BlockGraphs>(device_, memory, totals_);
+  (*graphs)->Add(batch.form, BucketOf(batch.rows), *graph,
+                 std::max<int64_t>(0, before - FreeBytes()));
+  return absl::OkStatus();
+}
+
+absl::Status CudaLane::CopyIn(const LaneBatch& batch, const Placed& placed) {
+  for (size_t i = 0; i < batch.input_count; ++i) {
+    if (batch.inputs[i].data == nullptr) continue;
+    auto* to = static_cast<std::byte*>(const_cast<void*>(placed.inputs[i].data));
+    const size_t bytes = BytesOf(batch.inputs[i]);
+    const size_t padding = BytesOf(placed.inputs[i]) - bytes;
+    if (absl::Status s = Copy(to, batch.inputs[i].data, bytes); !s.ok()) return s;
+    // What an earlier batch left there would do no harm to the rows beside it; but zeros cost the
+    // multipliers no power, and a row of ids must be in the table.
+    if (padding == 0) continue;
+    absl::Status s =
+        CudaStatus("clearing the padding",
+                   cuda_->memset_async(device_.index, to + bytes, 0, padding, stream_));
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaLane::CopyOut(const LaneBatch& batch, const Placed& placed) {
+  for (size_t o = 0; o < batch.output_count; ++o) {
+    if (batch.outputs[o].data == nullptr) continue;
+    absl::Status s = Copy(batch.outputs[o].data, placed.outputs[o].data, BytesOf(batch.outputs[o]));
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaLane::Enqueue(const LaneBatch& batch, LaneTimes* times) {
+  const int bucket = batch.graphs == nullptr ? -1 : BucketOf(batch.rows);
+  void* graph = bucket < 0 ? nullptr : batch.graphs->Find(batch.form, bucket);
+  const absl::StatusOr<Placed> placed =
+      graph == nullptr ? Place(batch)
+                       : PlaceIn(*batch.graphs->memory(), batch, kTokenBuckets[bucket], device_);
+  if (!placed.ok()) return placed.status();
+  if (absl::Status s = Record(kBegin); !s.ok()) return s;
+  if (absl::Status s = CopyIn(batch, *placed); !s.ok()) return s;
+  if (absl::Status s = Record(kCopiedIn); !s.ok()) return s;
+  absl::Status launched =
+      graph == nullptr
+          ? Launch(batch, *placed)
+          : CudaStatus("launching a graph", cuda_->graph_launch(device_.index, graph, stream_));
+  if (!launched.ok()) return launched;
+  if (absl::Status s = Record(kComputed); !s.ok()) return s;
+  if (absl::Status s = CopyOut(batch, *placed); !s.ok()) return s;
+  times->padded_rows = graph == nullptr ? 0 : kTokenBuckets[bucket] - batch.rows;
   return Record(kCopiedOut);
 }
 
@@ -105,10 +246,9 @@ absl::Duration CudaLane::Between(int begin, int end) const {
 }
 
 absl::Status CudaLane::Run(const LaneBatch& batch, LaneTimes* times) {
-  absl::Status enqueued = Enqueue(batch);
+  absl::Status enqueued = Enqueue(batch, times);
   // Also after a failure: what was enqueued before it reads and writes the host's staging.
-  absl::Status ran =
-      CudaStatus("running the batch", cuda_->stream_synchronize(device_.index, stream_));
+  absl::Status ran = Synchronize("running the batch");
   // A lost device says so at the synchronisation; the launch before may have met a lesser error.
   if (absl::IsUnavailable(ran)) return ran;
   if (!enqueued.ok()) return enqueued;

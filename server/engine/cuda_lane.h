@@ -1,11 +1,23 @@
 // A GPU's lane: a stream, events between the phases, and device memory for inputs, outputs and
-// workspace. Copies run from and to pinned memory, all on the lane's stream, so lanes overlap.
+// workspace. Copies run from and to pinned memory, all on the lane's stream, so that what one lane
+// copies overlaps with what another computes.
+//
+// Batches up to the largest token bucket have memory of their own, whose addresses the captured
+// graphs hold; larger ones are launched directly in memory that grows with the largest block.
+//
+// The lane's thread waits for its own stream only. It waits the way the driver's default schedule
+// for the device does: spinning (yielding where there are more contexts than cores), which hands
+// over within 1 or 2 us, and only while the GPU works for this lane; an idle lane waits for work
+// in the engine, asleep.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "kernels/base/cuda.h"
+#include "server/engine/cuda_graphs.h"
 #include "server/engine/lane.h"
 
 namespace fuseblock {
@@ -19,15 +31,36 @@ class CudaLane final : public Lane {
   Device device() const override { return device_; }
   MemoryKind staging() const override { return MemoryKind::kPinned; }
   absl::Status Reserve(const LaneBytes& bytes) override;
-  size_t device_bytes() const override {
-    return inputs_.size() + outputs_.size() + workspace_.size();
-  }
+  size_t device_bytes() const override;
+  absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override;
+  GraphCount graphs() const override { return {totals_->count, totals_->bytes}; }
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override;
+
+  // For tests and profilers.
+  void* stream() const { return stream_; }
 
  private:
   explicit CudaLane(Device device) : device_(device), cuda_(CudaRuntime()) {}
 
-  absl::Status Enqueue(const LaneBatch& batch);
+  // A batch's tensors on the device.
+  struct Placed {
+    std::array<ConstTensorView, 2> inputs;
+    std::array<TensorView, 2> outputs;
+    absl::Span<std::byte> workspace;
+  };
+  // In the lane's large memory.
+  absl::StatusOr<Placed> Place(const LaneBatch& batch) const;
+  // In a graph's memory, as a batch of so many rows.
+  static absl::StatusOr<Placed> PlaceIn(const Buffer& memory, const LaneBatch& batch, int64_t rows,
+                                        Device device);
+
+  absl::Status Enqueue(const LaneBatch& batch, LaneTimes* times);
+  absl::Status CopyIn(const LaneBatch& batch, const Placed& placed);
+  absl::Status CopyOut(const LaneBatch& batch, const Placed& placed);
+  absl::Status Launch(const LaneBatch& batch, const Placed& placed);
+  absl::StatusOr<void*> CaptureLaunch(const LaneBatch& batch, const Placed& placed, size_t* nodes);
+  int64_t FreeBytes() const;
+  absl::Status Synchronize(const char* what);
   absl::Status Record(int event);
   absl::Status Copy(void* to, const void* from, size_t bytes);
   absl::Duration Between(int begin, int end) const;
@@ -39,6 +72,10 @@ class CudaLane final : public Lane {
   void* stream_ = nullptr;
   std::array<void*, kEvents> events_{};
   Buffer inputs_, outputs_, workspace_;
+  // What graphs work on; the last one has room for every block. Earlier ones stay for the graphs
+  // that hold their addresses.
+  std::vector<std::shared_ptr<Buffer>> captured_;
+  const std::shared_ptr<GraphTotals> totals_ = std::make_shared<GraphTotals>();
 };
 
 }  // namespace fuseblock

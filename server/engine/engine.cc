@@ -37,6 +37,13 @@ absl::Status CheckOptions(const EngineOptions& options) {
                     options.queue_tokens_max)}) {
     if (!status.ok()) return status;
   }
+  for (const auto& [name, value] : {std::pair("graphs_per_lane_max", options.graphs_per_lane_max),
+                                    std::pair("device_bytes_max", options.device_bytes_max),
+                                    std::pair("host_bytes_max", options.host_bytes_max)}) {
+    if (value < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": expected >= 0, got ", value));
+    }
+  }
   if (options.cpu_threads < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("cpu_threads: expected >= 0, got ", options.cpu_threads));
@@ -93,6 +100,8 @@ void Engine::Cancel(RequestId id) { impl_->Cancel(id); }
 void Engine::Drain(absl::Time deadline) { impl_->Drain(deadline); }
 bool Engine::CanServe(const ServedBlock& block) const { return impl_->CanServe(block); }
 std::vector<DeviceStatus> Engine::Devices() const { return impl_->Devices(); }
+std::vector<DeviceMemory> Engine::Memory() const { return impl_->Memory(); }
+void Engine::LogMemory() const { impl_->LogMemory(); }
 
 Engine::RequestId Engine::Impl::Submit(Request request) {
   EngineBlock* block = request.block == nullptr ? nullptr : request.block->engine.get();
@@ -157,22 +166,27 @@ void Engine::Impl::QueueLocked(const EntryPtr& entry) {
 
 Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const Serving& serving,
                                                 int64_t tokens) {
+  Runner runner;
   for (size_t i = 0; i < devices.size(); ++i) {
     DeviceState& state = *devices[i];
-    if (state.device.type != serving.type || !block.has[i] || !healthy[i] || state.idle == 0) {
-      continue;
+    if (state.device.type != serving.type || !block.has[i] || !healthy[i]) continue;
+    if (state.spinning > 0) {
+      ++state.signal;
+      return {};
     }
+    if (state.asleep == 0 || runner.wake != nullptr) continue;
     const bool soon = state.device.type == DeviceType::kCpu && takeovers.empty() &&
                       tokens <= options.batch_tokens_max &&
                       block.costs[i].PredictAtMost(tokens) <= options.caller_runs_max;
+    runner.wake = &state.work;
     // Nobody is overtaken: what waits already is the worker's, which is on its way.
-    if (!soon || !scheduler.queue().empty()) return {&state.work, nullptr};
+    if (!soon || !scheduler.queue().empty()) continue;
     LaneWorker& worker = *state.workers.front();
     worker.lent = true;
-    --state.idle;
+    --state.asleep;
     return {nullptr, &worker};
   }
-  return {};
+  return runner;
 }
 
 Scheduler::Capacity Engine::Impl::CapacityLocked(const EngineBlock& block, const Serving& serving,

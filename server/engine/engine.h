@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ namespace fuseblock {
 
 class Lane;
 class Metrics;
+struct DeviceMemory;  // memory_plan.h
 
 // Microseconds that a request spent in each phase, summed over its chunks but for the first.
 struct Timings {
@@ -84,6 +86,13 @@ struct EngineOptions {
   int lanes_per_device = 2;     // of a GPU; the CPU has one lane, which has all its threads
   int cpu_threads = 0;          // of the CPU's lane; 0: the cores that this process may use
   int64_t batch_tokens_max = 4096;
+  // Graphs that one lane of a GPU captures (buckets.h); blocks for which no room is left are
+  // launched directly.
+  int64_t graphs_per_lane_max = 2048;
+  // What blocks and lanes may hold: on one GPU (0: what is free when the engine starts, less some
+  // for the driver), and on the host (0: no limit).
+  int64_t device_bytes_max = 0;
+  int64_t host_bytes_max = 0;
   // Waiting or running at a time, over all blocks.
   int64_t queue_tokens_max = 65536;
   int64_t queue_bytes_max = int64_t{1} << 30;
@@ -98,6 +107,9 @@ struct EngineOptions {
   // A batch that an idle CPU lane is expected to finish within that runs on Submit's own thread:
   // waking the lane's would take longer. Zero: none does.
   absl::Duration caller_runs_max = absl::ZeroDuration();
+  // How long one idle lane of a GPU looks out for work before it sleeps, while requests come in
+  // quick succession; unset: as the machine's cores allow (handover.h).
+  std::optional<absl::Duration> spin_max;
   // Called after every change of a device's health, from any thread, outside the engine's locks, so
   // that health services can ask CanServe again. Must not block.
   std::function<void()> on_device_change;
@@ -126,10 +138,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Sizes every lane's staging and workspace for the block, measures what it costs there, and sets
-  // what is kept beside it (ServedBlock::metrics, ::engine); call before the block is published.
-  // budget: of this block, within the engine's own. RESOURCE_EXHAUSTED, with the sum shown, when
-  // there is no room.
+  // Sizes every lane's staging and workspace for the block, captures its graphs, measures what it
+  // costs there, and sets what is kept beside it (ServedBlock::metrics, ::engine); call before the
+  // block is published. budget: of this block, within the engine's own. RESOURCE_EXHAUSTED, with
+  // the sum shown, when there is no room or more than may be used would be needed.
   absl::Status Prepare(const ServedBlock& block, const Budget& budget = {});
 
   // Names a request so that it can be cancelled; 0 when it was refused at once.
@@ -147,6 +159,9 @@ class Engine {
   // Whether a block can be answered now: by a healthy device that holds it, or by fallback.
   bool CanServe(const ServedBlock& block) const;
   std::vector<DeviceStatus> Devices() const;
+  // What is held for each device, term by term; and the same in the log.
+  std::vector<DeviceMemory> Memory() const;
+  void LogMemory() const;
 
   struct Impl;
 

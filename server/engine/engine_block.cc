@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/engine/buckets.h"
 #include "server/reason.h"
 
 namespace fuseblock {
@@ -22,13 +23,18 @@ std::string DTypeNames(const std::vector<DType>& dtypes) {
                        [](std::string* out, DType dtype) { out->append(Name(dtype)); });
 }
 
+ConstTensorView RowsView(const BlockTensor& tensor, const void* data, DType dtype, int64_t rows) {
+  if (tensor.columns == 0) return ConstTensorView(data, dtype, {rows});
+  return ConstTensorView(data, dtype, {rows, tensor.columns});
+}
+
 int64_t Elements(const BlockTensor& tensor) { return std::max<int64_t>(tensor.columns, 1); }
 
 }  // namespace
 
 EngineBlock::EngineBlock(const ServedBlock& served, std::vector<const Block*> on_device_in,
                          int64_t batch_tokens_max, const std::shared_ptr<BudgetAccount>& budget,
-                         BlockMetrics* metrics_in)
+                         BlockMetrics* metrics_in, std::shared_ptr<HeldWeights> held)
     : name(served.name),
       kind(served.spec.kind),
       vocabulary(served.spec.vocabulary),
@@ -41,15 +47,21 @@ EngineBlock::EngineBlock(const ServedBlock& served, std::vector<const Block*> on
       queues{BatchQueue(batch_tokens_max, this, 0, budget),
              BatchQueue(batch_tokens_max, this, 1, budget),
              BatchQueue(batch_tokens_max, this, 2, budget),
-             BatchQueue(batch_tokens_max, this, 3, budget)} {
+             BatchQueue(batch_tokens_max, this, 3, budget)},
+      held_(std::move(held)) {
   for (const auto& block : served.blocks) {
     weights_.push_back({block->device(), static_cast<int64_t>(block->weight_bytes())});
     metrics->AddWeightBytes(weights_.back().device, weights_.back().bytes);
+  }
+  for (size_t i = 0; i < on_device.size(); ++i) {
+    held_bytes_.push_back(has[i] ? static_cast<int64_t>(on_device[i]->weight_bytes()) : 0);
+    (*held_)[i] += held_bytes_[i];
   }
 }
 
 EngineBlock::~EngineBlock() {
   for (const Weights& weights : weights_) metrics->AddWeightBytes(weights.device, -weights.bytes);
+  for (size_t i = 0; i < held_bytes_.size(); ++i) (*held_)[i] -= held_bytes_[i];
 }
 
 absl::StatusOr<int> EngineBlock::FormOf(const Request& request) const {
@@ -114,18 +126,50 @@ size_t EngineBlock::RowBytes(int form) const {
   return bytes;
 }
 
-LaneBytes EngineBlock::BytesNeeded(size_t device, int64_t rows) const {
-  LaneBytes bytes;
+bool EngineBlock::HasForm(int form) const {
+  const auto optional = [](const BlockTensor& input) { return input.optional; };
+  const bool may_have_optional = std::any_of(inputs.begin(), inputs.end(), optional);
+  return ((form & 1) == 0 || may_have_optional) && ((form & 2) == 0 || inputs[0].dtypes.size() > 1);
+}
+
+LaneBatch EngineBlock::LayOut(int form, int64_t rows, std::byte* staging_in,
+                              std::byte* staging_out) const {
+  LaneBatch batch;
+  batch.form = form;
+  batch.rows = rows;
+  batch.input_count = inputs.size();
+  batch.output_count = outputs.size();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    // The widest dtype, and the optional input too.
-    int size = 0;
-    for (const DType dtype : inputs[i].dtypes) size = std::max(size, SizeOf(dtype));
-    bytes.inputs += AlignTensor(static_cast<size_t>(rows * Elements(inputs[i]) * size));
+    if (!HasInput(form, i)) continue;
+    batch.inputs[i] = RowsView(inputs[i], staging_in, InputDType(form, i), rows);
+    staging_in += AlignTensor(static_cast<size_t>(rows) * InputRowBytes(form, i));
   }
   for (size_t o = 0; o < outputs.size(); ++o) {
-    bytes.outputs += AlignTensor(static_cast<size_t>(rows) * OutputRowBytes(o));
+    if (!HasOutput(form, o)) continue;
+    batch.outputs[o] = TensorView(staging_out, outputs[o].dtypes[0], {rows, outputs[o].columns});
+    staging_out += AlignTensor(static_cast<size_t>(rows) * OutputRowBytes(o));
   }
-  bytes.workspace = on_device[device]->WorkspaceBytes(rows);
+  return batch;
+}
+
+LaneBytes EngineBlock::BytesNeeded(size_t device, int64_t rows) const {
+  const auto needed = [&](int64_t of_rows) {
+    LaneBytes bytes;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      // The widest dtype, and the optional input too.
+      int size = 0;
+      for (const DType dtype : inputs[i].dtypes) size = std::max(size, SizeOf(dtype));
+      bytes.inputs += AlignTensor(static_cast<size_t>(of_rows * Elements(inputs[i]) * size));
+    }
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      bytes.outputs += AlignTensor(static_cast<size_t>(of_rows) * OutputRowBytes(o));
+    }
+    bytes.workspace = on_device[device]->WorkspaceBytes(of_rows);
+    return bytes;
+  };
+  LaneBytes bytes = needed(rows);
+  const LaneBytes bucket = needed(kTokenBuckets[BucketsUpTo(rows) - 1]);
+  bytes.captured = bucket.inputs + bucket.outputs + bucket.workspace;
   return bytes;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -16,16 +17,16 @@
 
 namespace fuseblock {
 
-// The form of a request's inputs: requests of one form can share a batch.
-// Bit 0: the optional input came. Bit 1: the first input has the second of the dtypes it may have.
-inline constexpr int kForms = 4;
+// Bytes of weights that an engine's blocks hold, by device. Outlives the engine with the last
+// block.
+using HeldWeights = std::vector<std::atomic<int64_t>>;
 
 struct EngineBlock {
   // on_device: the block as each of the engine's devices runs it; null where it can't. budget: what
   // of it may be admitted; null for no more than the server bounds.
   EngineBlock(const ServedBlock& served, std::vector<const Block*> on_device,
               int64_t batch_tokens_max, const std::shared_ptr<BudgetAccount>& budget,
-              BlockMetrics* metrics);
+              BlockMetrics* metrics, std::shared_ptr<HeldWeights> held);
   ~EngineBlock();
   EngineBlock(const EngineBlock&) = delete;
   EngineBlock& operator=(const EngineBlock&) = delete;
@@ -41,6 +42,11 @@ struct EngineBlock {
   size_t InputRowBytes(int form, size_t input) const;
   size_t OutputRowBytes(size_t output) const;
   size_t RowBytes(int form) const;  // of all inputs and outputs
+  // Whether requests of that form can come.
+  bool HasForm(int form) const;
+  // Where a batch's tensors lie, each from a 256-byte boundary on: what is left of a LaneBatch is
+  // the lane's.
+  LaneBatch LayOut(int form, int64_t rows, std::byte* staging_in, std::byte* staging_out) const;
 
   // What a lane of that device needs for any batch of the block.
   LaneBytes BytesNeeded(size_t device, int64_t rows) const;
@@ -56,6 +62,8 @@ struct EngineBlock {
   const std::vector<const Block*> on_device;
   const std::vector<bool> has;  // by device
   BlockMetrics* const metrics;
+  // By device and lane; null where it launches directly. Set before the block is published.
+  std::vector<std::vector<std::shared_ptr<BlockGraphs>>> graphs;
 
   // Guarded by the engine's lock.
   std::vector<CostModel> costs;  // by device
@@ -67,6 +75,8 @@ struct EngineBlock {
     int64_t bytes;
   };
   std::vector<Weights> weights_;
+  std::vector<int64_t> held_bytes_;  // by device: this block's part of *held_
+  const std::shared_ptr<HeldWeights> held_;
 };
 
 }  // namespace fuseblock

@@ -15,7 +15,9 @@
 #include "server/engine/batch.h"
 #include "server/engine/devices.h"
 #include "server/engine/engine.h"
+#include "server/engine/handover.h"
 #include "server/engine/lane.h"
+#include "server/engine/memory_plan.h"
 #include "server/engine/scheduler.h"
 #include "server/observe/metrics.h"
 
@@ -40,9 +42,30 @@ struct Engine::Impl {
     DeviceHealth health = DeviceHealth::kHealthy;
     std::string reason;
     std::vector<std::unique_ptr<LaneWorker>> workers;
-    int idle = 0;                  // of the workers
-    bool stopping = false;         // the workers leave when there is nothing to do
-    std::condition_variable work;  // something may have come for these workers
+    int64_t bytes_max = 0;  // of the device's memory; 0: no limit
+    bool stopping = false;  // the workers leave when there is nothing to do
+    // Workers without work: asleep on `work`, or one that looks out for `signal` to change.
+    int asleep = 0;
+    int spinning = 0;
+    SpinPolicy spin;
+    std::condition_variable work;
+    std::atomic<uint32_t> signal{0};
+
+    explicit DeviceState(absl::Duration spin_max) : spin(spin_max) {}
+    // Something has come for these workers; the engine's lock is held.
+    void WakeOne() {
+      if (spinning > 0) {
+        ++signal;
+      } else if (asleep > 0) {
+        work.notify_one();
+      }
+    }
+    void WakeAll() {
+      ++signal;
+      work.notify_all();
+    }
+    // Waits until something may have come for one of them; the lock is `lock`.
+    void Rest(std::unique_lock<std::mutex>& lock);
   };
 
   Impl(const EngineOptions& options_in, Metrics& metrics_in);
@@ -57,6 +80,8 @@ struct Engine::Impl {
   void Drain(absl::Time deadline);
   bool CanServe(const ServedBlock& block) const;
   std::vector<DeviceStatus> Devices() const;
+  std::vector<DeviceMemory> Memory() const;
+  void LogMemory() const;
 
   // For the workers of that device: waits for work. True with a batch, or with *takeover set; false
   // when it is time to leave.
@@ -81,6 +106,8 @@ struct Engine::Impl {
   Metrics& metrics;
   const std::shared_ptr<Admission> admission;
 
+  std::shared_ptr<HeldWeights> held_weights;
+  mutable std::mutex prepare_mutex;  // taken before `mutex`; guards the lanes' sizes
   mutable std::mutex mutex;
   // Guarded by `mutex` from here on; the shape of `devices` is constant once Start was called.
   std::vector<Device> device_list;
@@ -96,11 +123,15 @@ struct Engine::Impl {
   std::thread timer;
 
  private:
+  int64_t DeviceBytesMax(Device device) const;
+  // As it is, or with one more block.
+  std::vector<DeviceMemory> PlanMemory(const EngineBlock* more) const;
+  absl::Status PrepareLane(size_t device, size_t lane, EngineBlock& block);
   Serving WhoServesLocked(const EngineBlock& block) const;
   Scheduler::Capacity CapacityLocked(const EngineBlock& block, const Serving& serving,
                                      absl::Time now) const;
-  // Who runs what was just queued: a thread to wake, a lane for the caller, or neither when all are
-  // busy: they look at the queue before they rest.
+  // Who runs what was just queued: a thread to wake, a lane for the caller, or neither when one
+  // that looks out for work was told, or all are busy: they look at the queue before they rest.
   struct Runner {
     std::condition_variable* wake = nullptr;
     LaneWorker* lent = nullptr;

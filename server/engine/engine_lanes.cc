@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/cpu_team.h"
 #include "server/engine/engine_impl.h"
 #include "server/engine/worker.h"
 #include "server/observe/log.h"
@@ -88,7 +89,7 @@ void Engine::Impl::StopWorkers(DeviceType type, bool same_type) {
     for (auto& state : devices) {
       if ((state->device.type == type) != same_type) continue;
       state->stopping = true;
-      state->work.notify_all();
+      state->WakeAll();
     }
   }
   for (auto& state : devices) {
@@ -99,8 +100,11 @@ void Engine::Impl::StopWorkers(DeviceType type, bool same_type) {
 
 absl::Status Engine::Impl::MakeLanes() {
   const LaneFactory make = options.make_lane ? options.make_lane : LaneFactory(MakeLane);
+  const absl::Duration spin_max = options.spin_max.value_or(SpinMaxFor(UsableCores()));
   for (size_t i = 0; i < device_list.size(); ++i) {
-    devices.push_back(std::make_unique<DeviceState>());
+    // The CPU's lane is lent to callers while it is idle, which costs less still.
+    const bool spins = device_list[i].type != DeviceType::kCpu;
+    devices.push_back(std::make_unique<DeviceState>(spins ? spin_max : absl::ZeroDuration()));
     DeviceState& state = *devices.back();
     state.device = device_list[i];
     healthy.push_back(true);
@@ -113,10 +117,13 @@ absl::Status Engine::Impl::MakeLanes() {
         Quarantine(i, Text(lane.status()));
         break;
       }
-      state.workers.push_back(std::make_unique<LaneWorker>(*this, i, *std::move(lane)));
+      state.workers.push_back(
+          std::make_unique<LaneWorker>(*this, i, state.workers.size(), *std::move(lane)));
     }
+    state.bytes_max = DeviceBytesMax(state.device);
     metrics.SetDeviceHealthy(state.device, healthy[i]);
   }
+  held_weights = std::make_shared<HeldWeights>(devices.size());
   return absl::OkStatus();
 }
 
@@ -130,38 +137,6 @@ void Engine::Impl::Start() {
     for (auto& worker : state->workers) worker->Start();
   }
   timer = std::thread([this] { RunTimer(); });
-}
-
-absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budget) {
-  std::vector<const Block*> on_device;
-  for (const auto& state : devices) {
-    on_device.push_back(state->workers.empty() ? nullptr
-                                               : state->workers.front()->lane().BlockOf(block));
-  }
-  const auto account = std::make_shared<BudgetAccount>(
-      BudgetAccount{absl::StrCat("the budget of ", block.name), budget, {}});
-  auto beside = std::make_shared<EngineBlock>(block, on_device, options.batch_tokens_max, account,
-                                              metrics.Block(block.name));
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (!beside->has[i]) continue;
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      if (!healthy[i]) continue;
-    }
-    for (auto& worker : devices[i]->workers) {
-      absl::Status status = worker->Reserve(beside->BytesNeeded(i, options.batch_tokens_max));
-      if (status.ok()) continue;
-      return absl::Status(status.code(), absl::StrCat(block.name, ": ", Text(status)));
-    }
-    devices[i]->workers.front()->Measure(*beside, options.measure_max);
-  }
-  if (std::find(beside->has.begin(), beside->has.end(), true) == beside->has.end()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(block.name, ": is on none of the engine's devices"));
-  }
-  block.metrics = beside->metrics;
-  block.engine = std::move(beside);
-  return absl::OkStatus();
 }
 
 Serving Engine::Impl::WhoServesLocked(const EngineBlock& block) const {
@@ -239,9 +214,7 @@ bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, Ta
       if (some_expired) continue;  // while the lock was free, something may have come
     }
     if (state.stopping) return false;
-    ++state.idle;
-    state.work.wait(lock);
-    --state.idle;
+    state.Rest(lock);
   }
 }
 
@@ -269,7 +242,7 @@ bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, absl::Durati
 void Engine::Impl::EndLoanLocked(DeviceState& state, LaneWorker& worker) {
   worker.busy_until = absl::InfinitePast();
   worker.lent = false;
-  ++state.idle;
+  ++state.asleep;
 }
 
 void Engine::Impl::ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch) {
@@ -284,6 +257,26 @@ void Engine::Impl::ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch
     EndLoanLocked(state, worker);
   }
   state.work.notify_one();
+}
+
+void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
+  const absl::Time began = MonotonicNow();
+  const uint32_t seen = signal;
+  bool came = false;
+  if (spinning == 0 && spin.Worthwhile()) {
+    ++spinning;
+    lock.unlock();
+    SpinWhile(signal, seen, spin.spin_max());
+    lock.lock();
+    --spinning;
+    came = signal != seen;  // also what came between the last look and the lock
+  }
+  if (!came) {
+    ++asleep;
+    work.wait(lock);
+    --asleep;
+  }
+  spin.Waited(MonotonicNow() - began);
 }
 
 void Engine::Impl::FinishTakeOver(TakeOver& takeover) {
@@ -316,10 +309,11 @@ absl::Status Engine::Impl::Rescue(size_t* device, const Batch& batch, const absl
     TakeOver takeover;
     takeover.batch = batch.run;
     takeover.batch.block = batch.block->on_device[cpu_index];
+    takeover.batch.graphs = nullptr;
     {
       std::unique_lock<std::mutex> lock(mutex);
       takeovers.push_back(&takeover);
-      devices[cpu_index]->work.notify_all();
+      devices[cpu_index]->WakeAll();
       takeover_done.wait(lock, [&] { return takeover.done; });
     }
     if (takeover.status.ok()) {
@@ -352,7 +346,7 @@ void Engine::Impl::Quarantine(size_t device, const std::string& reason) {
         [this](const BatchQueue& waiting) { return !WhoServesLocked(*waiting.block()).any; });
     UpdateQueueGaugesLocked();
     // What waits is somebody else's now.
-    for (auto& other : devices) other->work.notify_all();
+    for (auto& other : devices) other->WakeAll();
   }
   metrics.SetDeviceHealthy(device_list[device], false);
   Log(LogLevel::kError, "device_quarantined", reason,
@@ -385,7 +379,7 @@ Entries Engine::Impl::Finish(const Batch& batch, std::vector<PartResult> results
 
 void Engine::Impl::WakeIdleWorkersLocked() {
   for (auto& state : devices) {
-    if (!scheduler.queue().empty() && state->idle > 0) state->work.notify_one();
+    if (!scheduler.queue().empty()) state->WakeOne();
   }
 }
 

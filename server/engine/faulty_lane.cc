@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/engine/cpu_lane.h"
 
 namespace fuseblock {
 
@@ -77,6 +76,10 @@ class FaultyLane final : public Lane {
     return inner_->Reserve(bytes);
   }
   size_t device_bytes() const override { return inner_->device_bytes(); }
+  absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override {
+    return inner_->Capture(batch, graphs);
+  }
+  GraphCount graphs() const override { return inner_->graphs(); }
 
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override {
     const Fault fault = faults_->OnLaunch(device());
@@ -101,40 +104,12 @@ class FaultyLane final : public Lane {
   const std::shared_ptr<Faults> faults_;
 };
 
-namespace {
-
-class SimulatedLane final : public Lane {
- public:
-  SimulatedLane(Device device, int threads) : device_(device), cpu_(threads) {}
-
-  Device device() const override { return device_; }
-  MemoryKind staging() const override { return cpu_.staging(); }
-  const Block* BlockOf(const ServedBlock& block) const override { return block.On(Device{}); }
-  absl::Status Reserve(const LaneBytes& bytes) override { return cpu_.Reserve(bytes); }
-  size_t device_bytes() const override { return cpu_.device_bytes(); }
-  absl::Status Run(const LaneBatch& batch, LaneTimes* times) override {
-    return cpu_.Run(batch, times);
-  }
-
- private:
-  const Device device_;
-  CpuLane cpu_;
-};
-
-}  // namespace
-
 LaneFactory WithFaults(LaneFactory inner, std::shared_ptr<Faults> faults) {
   return [inner = std::move(inner), faults = std::move(faults)](
              Device device, int cpu_threads) -> absl::StatusOr<std::unique_ptr<Lane>> {
     absl::StatusOr<std::unique_ptr<Lane>> lane = inner(device, cpu_threads);
     if (!lane.ok()) return lane;
     return std::make_unique<FaultyLane>(*std::move(lane), faults);
-  };
-}
-
-LaneFactory SimulatedDevices() {
-  return [](Device device, int cpu_threads) -> absl::StatusOr<std::unique_ptr<Lane>> {
-    return std::make_unique<SimulatedLane>(device, cpu_threads);
   };
 }
 

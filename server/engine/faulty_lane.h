@@ -1,6 +1,5 @@
-// Faults on demand: lanes that fail the way a GPU fails, and lanes that stand in for a GPU where
-// there is none. For tests, and for rehearsing an outage on a real server; set as
-// EngineOptions::make_lane.
+// Faults on demand: lanes that fail the way a GPU fails. For tests, and for rehearsing an outage on
+// a real server; set as EngineOptions::make_lane.
 #pragma once
 
 #include <condition_variable>
@@ -57,8 +56,5 @@ class Faults {
 
 // Lanes of `inner` that go wrong as `faults` says.
 LaneFactory WithFaults(LaneFactory inner, std::shared_ptr<Faults> faults);
-
-// Lanes of any device that in truth compute on the CPU, with the CPU's copy of the block.
-LaneFactory SimulatedDevices();
 
 }  // namespace fuseblock

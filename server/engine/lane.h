@@ -16,10 +16,18 @@
 
 namespace fuseblock {
 
+// The form of a request's inputs: requests of one form can share a batch.
+// Bit 0: the optional input came. Bit 1: the first input has the second of the dtypes it may have.
+inline constexpr int kForms = 4;
+
+class BlockGraphs;  // cuda_graphs.h
+
 // A batch in the host's memory, of the kind that Lane::staging() names. Views as Block::Run takes
 // them: dense, and without data where an optional tensor is left out.
 struct LaneBatch {
   const Block* block = nullptr;
+  const BlockGraphs* graphs = nullptr;  // the block's on this lane; null: it launches directly
+  int form = 0;
   int64_t rows = 0;
   size_t input_count = 0, output_count = 0;  // as the block has them, the left-out ones too
   std::array<ConstTensorView, 2> inputs;
@@ -28,6 +36,7 @@ struct LaneBatch {
 
 struct LaneTimes {
   absl::Duration h2d, compute, d2h;
+  int64_t padded_rows = 0;  // computed beside the batch's own, to fill its bucket (buckets.h)
 };
 
 // What a lane must hold for the largest batch of every block.
@@ -35,6 +44,12 @@ struct LaneBytes {
   size_t inputs = 0;   // all inputs of a batch together, each rounded up to 256
   size_t outputs = 0;  // the same of its outputs
   size_t workspace = 0;
+  size_t captured = 0;  // all three for the largest token bucket: what graphs work on
+};
+
+// What all graphs of a lane come to; bytes are the driver's own, on the device.
+struct GraphCount {
+  int64_t count = 0, bytes = 0;
 };
 
 class Lane {
@@ -49,8 +64,17 @@ class Lane {
 
   // Grows the lane's own memory to at least that; RESOURCE_EXHAUSTED leaves it as it was.
   virtual absl::Status Reserve(const LaneBytes& bytes) = 0;
-  // Bytes held on the device.
+  // Bytes held on the device, without graphs.
   virtual size_t device_bytes() const = 0;
+
+  // Captures the launches of batches like that one (its block, form and rows, a token bucket; the
+  // data is not looked at) into *graphs, which it makes if it is null. A lane that captures
+  // nothing, or a block for which that saves nothing, leaves *graphs as it is. Needs what Reserve
+  // gave; runs the block on zeros. Not while Run is under way.
+  virtual absl::Status Capture(const LaneBatch&, std::shared_ptr<BlockGraphs>*) {
+    return absl::OkStatus();
+  }
+  virtual GraphCount graphs() const { return {}; }
 
   // Runs the batch and returns when the outputs are in the host's memory. Needs what Reserve gave.
   // UNAVAILABLE: the device is lost. RESOURCE_EXHAUSTED: it had no memory for this batch. INTERNAL:

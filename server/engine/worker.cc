@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/buckets.h"
 #include "server/observe/log.h"
 #include "server/reason.h"
 
@@ -68,9 +69,29 @@ Outcome OutcomeOf(Entry& entry) {
 
 }  // namespace
 
-LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, std::unique_ptr<Lane> lane)
+class LaneWorker::Pause {
+ public:
+  explicit Pause(LaneWorker& worker) : worker_(worker) {
+    ++worker_.pausing_;
+    worker_.staging_mutex_.lock();
+  }
+  ~Pause() {
+    --worker_.pausing_;
+    worker_.staging_mutex_.unlock();
+    worker_.resumed_.notify_all();
+  }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+ private:
+  LaneWorker& worker_;
+};
+
+LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, size_t index,
+                       std::unique_ptr<Lane> lane)
     : engine_(engine),
       device_(device),
+      index_(index),
       lane_(std::move(lane)),
       gathered_(engine.metrics.Memory(lane_->device(), MemoryPool::kStagingIn)),
       sent_(engine.metrics.Memory(lane_->device(), MemoryPool::kStagingOut)),
@@ -90,61 +111,79 @@ void LaneWorker::Join() {
 }
 
 absl::Status LaneWorker::Reserve(const LaneBytes& bytes) {
-  ++reserving_;
-  std::unique_lock<std::mutex> lock(staging_mutex_);
-  const LaneBytes wanted{std::max(bytes.inputs, bytes_.inputs),
-                         std::max(bytes.outputs, bytes_.outputs),
-                         std::max(bytes.workspace, bytes_.workspace)};
-  const auto reserve = [&]() -> absl::Status {
-    Buffer staging_in;
-    std::shared_ptr<OutputPool> pool;
-    if (wanted.inputs > staging_in_.size()) {
-      absl::StatusOr<Buffer> buffer = Buffer::Allocate(lane_->staging(), wanted.inputs);
-      if (!buffer.ok()) return buffer.status();
-      staging_in = *std::move(buffer);
-    }
-    if (pool_ == nullptr || wanted.outputs > pool_->slab_bytes()) {
-      auto made = OutputPool::Create(lane_->staging(), wanted.outputs, kSlabs, sent_);
-      if (!made.ok()) return made.status();
-      pool = *std::move(made);
-    }
-    const int64_t before = static_cast<int64_t>(lane_->device_bytes());
-    if (absl::Status s = lane_->Reserve(wanted); !s.ok()) return s;
-    workspace_->AddReserved(static_cast<int64_t>(lane_->device_bytes()) - before);
-    if (staging_in.size() > 0) {
-      gathered_->AddReserved(static_cast<int64_t>(staging_in.size() - staging_in_.size()));
-      staging_in_ = std::move(staging_in);
-    }
-    if (pool != nullptr) {
-      slab_.reset();
-      pool_ = std::move(pool);  // the former one lives on until its last slab has been sent
-    }
-    const bool grown = wanted.inputs > bytes_.inputs || wanted.outputs > bytes_.outputs ||
-                       wanted.workspace > bytes_.workspace;
-    bytes_ = wanted;
-    staging_bytes_ = staging_in_.size() + pool_->slab_bytes() * kSlabs;
-    workspace_bytes_ = lane_->device_bytes();
-    if (grown) {
-      Log(LogLevel::kDebug, "lane_sized", "a lane's memory grew",
-          {{"device", DeviceName(lane_->device())},
-           {"staging_in_bytes", staging_in_.size()},
-           {"staging_out_bytes", pool_->slab_bytes() * kSlabs},
-           {"device_bytes", lane_->device_bytes()}});
-    }
-    return absl::OkStatus();
-  };
-  absl::Status status = reserve();
-  --reserving_;
-  lock.unlock();
-  reserved_.notify_all();
+  const LaneBytes wanted{
+      std::max(bytes.inputs, bytes_.inputs), std::max(bytes.outputs, bytes_.outputs),
+      std::max(bytes.workspace, bytes_.workspace), std::max(bytes.captured, bytes_.captured)};
+  absl::Status status;
+  {
+    const Pause pause(*this);
+    status = Grow(wanted);
+  }
   if (status.ok()) return status;
   const size_t device_side =
-      wanted.workspace +
-      (lane_->staging() == MemoryKind::kPinned ? wanted.inputs + wanted.outputs : 0);
+      wanted.workspace + (lane_->staging() == MemoryKind::kPinned
+                              ? wanted.inputs + wanted.outputs + wanted.captured
+                              : 0);
   return absl::ResourceExhaustedError(absl::StrCat(
       "a lane of ", DeviceName(lane_->device()), " needs ", wanted.inputs, " bytes to gather + ",
       kSlabs, " x ", wanted.outputs, " for outputs + ", device_side, " on the device = ",
       wanted.inputs + kSlabs * wanted.outputs + device_side, " bytes: ", status.message()));
+}
+
+absl::Status LaneWorker::Grow(const LaneBytes& wanted) {
+  Buffer staging_in;
+  std::shared_ptr<OutputPool> pool;
+  if (wanted.inputs > staging_in_.size()) {
+    absl::StatusOr<Buffer> buffer = Buffer::Allocate(lane_->staging(), wanted.inputs);
+    if (!buffer.ok()) return buffer.status();
+    staging_in = *std::move(buffer);
+  }
+  if (pool_ == nullptr || wanted.outputs > pool_->slab_bytes()) {
+    auto made = OutputPool::Create(lane_->staging(), wanted.outputs, kSlabs, sent_);
+    if (!made.ok()) return made.status();
+    pool = *std::move(made);
+  }
+  const int64_t before = static_cast<int64_t>(lane_->device_bytes());
+  if (absl::Status s = lane_->Reserve(wanted); !s.ok()) return s;
+  workspace_->AddReserved(static_cast<int64_t>(lane_->device_bytes()) - before);
+  if (staging_in.size() > 0) {
+    gathered_->AddReserved(static_cast<int64_t>(staging_in.size() - staging_in_.size()));
+    staging_in_ = std::move(staging_in);
+  }
+  if (pool != nullptr) {
+    slab_.reset();
+    pool_ = std::move(pool);  // the former one lives on until its last slab has been sent
+  }
+  bytes_ = wanted;
+  staging_bytes_ = staging_in_.size() + pool_->slab_bytes() * kSlabs;
+  workspace_bytes_ = lane_->device_bytes();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<BlockGraphs>> LaneWorker::Capture(const EngineBlock& block) {
+  std::shared_ptr<BlockGraphs> graphs;
+  const int buckets = BucketsUpTo(engine_.options.batch_tokens_max);
+  int64_t room = engine_.options.graphs_per_lane_max - lane_->graphs().count;
+  for (int form = 0; form < kForms; ++form) {
+    if (!block.HasForm(form)) continue;
+    for (int bucket = 0; bucket < buckets; ++bucket) {
+      if (room-- <= 0) return nullptr;
+      const Pause pause(*this);
+      LaneBatch batch =
+          block.LayOut(form, kTokenBuckets[bucket], staging_in_.data(), staging_in_.data());
+      batch.block = block.on_device[device_];
+      const absl::Status status = lane_->Capture(batch, &graphs);
+      if (absl::IsUnavailable(status)) return status;
+      if (!status.ok()) {
+        Log(LogLevel::kWarning, "not_captured",
+            absl::StrCat("launched directly: ", std::string(status.message())),
+            {{"block", block.name}, {"device", DeviceName(lane_->device())}});
+        return nullptr;
+      }
+      if (graphs == nullptr) return nullptr;
+    }
+  }
+  return graphs;
 }
 
 void LaneWorker::Measure(EngineBlock& block, absl::Duration time_max) {
@@ -163,8 +202,7 @@ void LaneWorker::Measure(EngineBlock& block, absl::Duration time_max) {
 std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tokens,
                                                  absl::Time until) {
   constexpr int kRuns = 3;  // the first pays for what is made at first use
-  ++reserving_;
-  std::unique_lock<std::mutex> lock(staging_mutex_);
+  const Pause pause(*this);
   if (slab_ == nullptr) slab_ = pool_->Take();
   Batch batch;
   batch.parts.push_back({std::make_shared<Entry>(), 0, tokens, 0});
@@ -172,6 +210,7 @@ std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tok
   std::memset(staging_in_.data(), 0, block.BytesNeeded(device_, tokens).inputs);
   Gather(batch, staging_in_.data(), slab_.get());
   batch.run.block = block.on_device[device_];
+  batch.run.graphs = block.graphs[device_][index_].get();
   std::optional<absl::Duration> best;
   for (int run = 0; run < kRuns && (run == 0 || MonotonicNow() < until); ++run) {
     LaneTimes times;
@@ -183,9 +222,6 @@ std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tok
     const absl::Duration took = MonotonicNow() - begin;
     best = std::min(best.value_or(took), took);
   }
-  --reserving_;
-  lock.unlock();
-  reserved_.notify_all();
   return best;
 }
 
@@ -203,7 +239,7 @@ void LaneWorker::Loop() {
     } else {
       const absl::Time started = MonotonicNow();
       std::unique_lock<std::mutex> lock(staging_mutex_);
-      reserved_.wait(lock, [this] { return reserving_ == 0; });
+      resumed_.wait(lock, [this] { return pausing_ == 0; });
       RunBatch(batch, started);
       batch.Clear();
     }
@@ -213,7 +249,7 @@ void LaneWorker::Loop() {
 void LaneWorker::RunForCaller() {
   // A lane that is about to grow is for its own thread, which may wait.
   const std::unique_lock<std::mutex> lock(staging_mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || reserving_ != 0) {
+  if (!lock.owns_lock() || pausing_ != 0) {
     engine_.ReturnToQueue(device_, *this, &callers_batch);
     return;
   }
@@ -231,6 +267,7 @@ void LaneWorker::RunBatch(Batch& batch, absl::Time started) {
   if (slab_ == nullptr) slab_ = pool_->Take();  // never the last one given away: see Deliver
   Gather(batch, staging_in_.data(), slab_.get());
   batch.run.block = batch.block->on_device[device_];
+  batch.run.graphs = batch.block->graphs[device_][index_].get();
   gathered_->AddUsed(static_cast<int64_t>(staging_in_.size()));
   const absl::Time gathered = MonotonicNow();
 
@@ -246,15 +283,15 @@ void LaneWorker::RunBatch(Batch& batch, absl::Time started) {
     engine_.RecordCost(*batch.block, answered_by, batch.run.rows, MonotonicNow() - started);
   }
   gathered_->AddUsed(-static_cast<int64_t>(staging_in_.size()));
-  Observe(batch, answered_by);
+  Observe(batch, answered_by, times.padded_rows);
   Deliver(batch, status, answered_by, timings, started);
 }
 
-void LaneWorker::Observe(const Batch& batch, size_t answered_by) {
+void LaneWorker::Observe(const Batch& batch, size_t answered_by, int64_t padded_rows) {
   BlockMetrics& series = *batch.block->metrics;
   const DeviceType type = engine_.device_list[answered_by].type;
   const DeviceType preferred = engine_.device_list[batch.block->PreferredDevice()].type;
-  series.ObserveBatch(static_cast<int64_t>(batch.parts.size()), batch.run.rows, 0);
+  series.ObserveBatch(static_cast<int64_t>(batch.parts.size()), batch.run.rows, padded_rows);
   // A batch that was moved while it ran has been counted under its own cause.
   if (answered_by == device_ && type != preferred) {
     series.CountFallback(FallbackCause::kDeviceLost, batch.requests());

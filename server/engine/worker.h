@@ -21,7 +21,7 @@ class LaneWorker {
   // Output slabs a lane: one is filled while others are being sent.
   static constexpr int kSlabs = 3;
 
-  LaneWorker(Engine::Impl& engine, size_t device, std::unique_ptr<Lane> lane);
+  LaneWorker(Engine::Impl& engine, size_t device, size_t index, std::unique_ptr<Lane> lane);
   ~LaneWorker();
 
   void Start();
@@ -31,10 +31,16 @@ class LaneWorker {
   // Grows staging and lane to at least that, between two batches. RESOURCE_EXHAUSTED, with the sum
   // shown, leaves all as it was.
   absl::Status Reserve(const LaneBytes& bytes);
+  // The block's launches as graphs, by form and token bucket, each captured between two batches.
+  // Null where the lane has none, where they save nothing, or where they no longer fit into
+  // EngineOptions::graphs_per_lane_max: then it launches directly. UNAVAILABLE: the device is lost.
+  absl::StatusOr<std::shared_ptr<BlockGraphs>> Capture(const EngineBlock& block);
   // Runs the block on zeros, batches of ever more tokens, until that much time was spent, and tells
   // its cost model what they took. Needs what Reserve gave. A failure is left for a real batch to
   // meet.
   void Measure(EngineBlock& block, absl::Duration time_max);
+  // What Reserve was asked for so far; only whoever calls Reserve may ask.
+  const LaneBytes& bytes() const { return bytes_; }
   size_t staging_bytes() const { return staging_bytes_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
 
@@ -49,6 +55,10 @@ class LaneWorker {
   Batch callers_batch;  // whom the lane is lent to has this
 
  private:
+  // Holds the worker between two batches.
+  class Pause;
+
+  absl::Status Grow(const LaneBytes& wanted);
   void Loop();
   void RunBatch(Batch& batch, absl::Time started);
   void Deliver(Batch& batch, const absl::Status& status, size_t answered_by, Timings timings,
@@ -56,19 +66,20 @@ class LaneWorker {
   // What a batch of so many tokens takes at best; nullopt when it fails. Holds the staging.
   std::optional<absl::Duration> TimeOf(EngineBlock& block, int64_t tokens, absl::Time until);
   void Keep(const Batch& batch, size_t part, PartResult* result);
-  void Observe(const Batch& batch, size_t answered_by);
+  void Observe(const Batch& batch, size_t answered_by, int64_t padded_rows);
 
   Engine::Impl& engine_;
   const size_t device_;
+  const size_t index_;  // among the device's lanes
   const std::unique_ptr<Lane> lane_;
   MemoryGauge* const gathered_;
   MemoryGauge* const sent_;
   MemoryGauge* const workspace_;
 
-  // Held while a batch uses the staging. Reserve goes first when both want it.
+  // Held while a batch uses the staging. A Pause goes first when both want it.
   std::mutex staging_mutex_;
-  std::condition_variable reserved_;
-  std::atomic<int> reserving_{0};
+  std::condition_variable resumed_;
+  std::atomic<int> pausing_{0};
   LaneBytes bytes_;
   Buffer staging_in_;
   std::shared_ptr<OutputPool> pool_;

@@ -2,11 +2,18 @@
 // request in any batch and on any lane, and the CPU taking over.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <future>
 #include <map>
 #include <random>
 #include <thread>
 
 #include "kernels/base/cuda.h"
+#include "server/engine/buckets.h"
+#include "server/engine/cuda_lane.h"
+#include "server/engine/memory_plan.h"
 #include "tests/unit/server/engine/engine_fixture.h"
 
 namespace fuseblock {
@@ -93,6 +100,152 @@ TEST_F(EngineGpuTest, RaggedRequestsOfManyClientsHaveTheBitsOfEachAlone) {
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(faults_->launches(kCpu), 0);
   EXPECT_LT(metrics_.Value("fuseblock_batch_requests_count"), 16 * 100 + kKinds) << "none shared";
+}
+
+// Small batches run as graphs, padded to their bucket: with the bits of a direct launch.
+TEST_F(EngineGpuTest, EveryBucketHasTheBitsOfADirectLaunch) {
+  const auto answers = [&](int64_t graphs_max, const std::string& prefix) {
+    options_.graphs_per_lane_max = graphs_max;
+    options_.lanes_per_device = 1;
+    Start();
+    std::vector<std::string> bytes;
+    std::vector<std::shared_ptr<ServedBlock>> blocks;
+    for (const DType dtype : kFloatDTypes) {
+      const std::string name = prefix + std::string(Name(dtype));
+      const auto path = Serve(name + ".path", BlockKind::kFfnPath, dtype);
+      const auto mlp = Serve(name + ".mlp", BlockKind::kMlp, dtype);
+      blocks.insert(blocks.end(), {path, mlp});
+      for (const int64_t tokens : {1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 50, 64, 65, 128, 129, 300}) {
+        const RowTensor x = RandomRows(dtype, tokens, 7);
+        bytes.push_back(Send(MakeCall(path, {x}))->AwaitBytes());
+        bytes.push_back(Send(MakeCall(path, {x, RandomRows(dtype, tokens, 8)}))->AwaitBytes());
+        bytes.push_back(Send(MakeCall(mlp, {x}))->AwaitBytes());
+      }
+      const double padded =
+          metrics_.Value("fuseblock_padded_tokens_total{block=\"" + name + ".path\"}");
+      EXPECT_EQ(padded, graphs_max == 0 ? 0 : 2 * (1 + 1 + 7 + 15 + 14 + 63)) << name;
+    }
+    const int64_t buckets = graphs_max == 0 ? 0 : kTokenBucketCount;
+    EXPECT_EQ(engine_->Memory()[0].graph_count, 3 * (2 + 1) * buckets);
+    return bytes;
+  };
+  const std::vector<std::string> direct = answers(0, "direct.");
+  EXPECT_EQ(answers(1000, "graphs."), direct);
+}
+
+// A norm is one launch: a graph of it would only add padding.
+TEST_F(EngineGpuTest, WhatIsOneLaunchAnywayIsNotCaptured) {
+  Start();
+  Send(Serve("m.norm", BlockKind::kNormResidual), 3)->Await();
+  Send(MakeCall(Serve("m.embed", BlockKind::kEmbedding), {Ids<int64_t>({1, 2, 3})}))->Await();
+  EXPECT_EQ(engine_->Memory()[0].graph_count, 0);
+  EXPECT_EQ(metrics_.Value("fuseblock_padded_tokens_total{block=\"m.norm\"}"), 0);
+}
+
+TEST_F(EngineGpuTest, BlocksBeyondTheBoundAreLaunchedDirectly) {
+  options_.lanes_per_device = 1;
+  options_.graphs_per_lane_max = 3 * kTokenBucketCount;
+  Start();
+  const auto first = Serve("m.first", BlockKind::kMlp);
+  auto path = Serve("m.path", BlockKind::kFfnPath);
+  EXPECT_EQ(engine_->Memory()[0].graph_count, 3 * kTokenBucketCount);
+  const auto beyond = Serve("m.beyond", BlockKind::kMlp);
+  EXPECT_EQ(engine_->Memory()[0].graph_count, 3 * kTokenBucketCount);
+  EXPECT_EQ(Send(beyond, 3)->AwaitBytes(), Send(first, 3)->AwaitBytes());
+  path.reset();
+  EXPECT_EQ(engine_->Memory()[0].graph_count, kTokenBucketCount) << "a graph goes with its block";
+  Serve("m.later", BlockKind::kMlp);
+  EXPECT_EQ(engine_->Memory()[0].graph_count, 2 * kTokenBucketCount);
+}
+
+// Graphs hold addresses: those of a block stay good when the lane's memory grows for a larger one.
+TEST_F(EngineGpuTest, GraphsStayGoodWhenLanesGrow) {
+  Start();
+  const auto mlp = Serve("m.mlp", BlockKind::kMlp);
+  const std::string before = Send(mlp, 5)->AwaitBytes();
+  const auto path = Serve("m.path", BlockKind::kFfnPath, DType::kF32);
+  for (int i = 0; i < 20; ++i) {
+    Send(path, 100, static_cast<uint32_t>(i))->Await();
+    EXPECT_EQ(Send(mlp, 5)->AwaitBytes(), before);
+  }
+}
+
+TEST_F(EngineGpuTest, TrafficAllocatesNothing) {
+  Start();
+  const std::shared_ptr<ServedBlock> blocks[] = {Serve("m.path", BlockKind::kFfnPath),
+                                                 Serve("m.norm", BlockKind::kNormResidual),
+                                                 Serve("m.mlp", BlockKind::kMlp)};
+  const auto traffic = [&] {
+    std::vector<CallPtr> calls;
+    for (int i = 0; i < 300; ++i) {
+      calls.push_back(Send(blocks[i % 3], i, static_cast<uint32_t>(i)));
+    }
+    for (const auto& call : calls) EXPECT_TRUE(call->Await().status.ok());
+  };
+  traffic();  // kernels are loaded at their first launch
+  const int64_t allocations = Buffer::allocations();
+  const size_t free = FreeBytes();
+  traffic();
+  EXPECT_EQ(Buffer::allocations(), allocations);
+  EXPECT_EQ(FreeBytes(), free);
+}
+
+// While one lane's stream stands still in the middle of a batch, the other answers its own: as
+// graphs and directly launched, in both directions.
+TEST_F(EngineGpuTest, LanesRunAtTheSameTime) {
+  const auto served = testing::MakeBlock("m.path", BlockKind::kFfnPath, DType::kBF16, {kCuda0});
+  const Block* block = served->On(kCuda0);
+  constexpr int64_t kRows = 8;
+  constexpr size_t kBytes = kRows * testing::kHidden * 2;
+  struct Side {
+    std::unique_ptr<Lane> lane;
+    Buffer in, out;
+    LaneBatch batch;
+    std::shared_ptr<BlockGraphs> graphs;
+  };
+  std::array<Side, 2> sides;
+  const RowTensor x = RandomRows(DType::kBF16, kRows, 3);
+  for (Side& side : sides) {
+    side.lane = *CudaLane::Create(kCuda0);
+    LaneBytes bytes{1 << 16, 1 << 16, block->WorkspaceBytes(kRows), 1 << 20};
+    ASSERT_TRUE(side.lane->Reserve(bytes).ok());
+    side.in = *Buffer::Allocate(MemoryKind::kPinned, kBytes);
+    side.out = *Buffer::Allocate(MemoryKind::kPinned, kBytes);
+    std::memcpy(side.in.data(), x.bytes.data(), kBytes);
+    side.batch.block = block;
+    side.batch.rows = kRows;
+    side.batch.input_count = 2;
+    side.batch.output_count = 1;
+    side.batch.inputs[0] = ConstTensorView(side.in.data(), DType::kBF16, {kRows, testing::kHidden});
+    side.batch.outputs[0] = TensorView(side.out.data(), DType::kBF16, {kRows, testing::kHidden});
+    ASSERT_TRUE(side.lane->Capture(side.batch, &side.graphs).ok());
+    ASSERT_NE(side.graphs, nullptr);
+  }
+  for (const bool as_graph : {false, true}) {
+    for (Side& side : sides) side.batch.graphs = as_graph ? side.graphs.get() : nullptr;
+    for (int held = 0; held < 2; ++held) {
+      for (Side& side : sides) std::memset(side.out.data(), 0, kBytes);
+      std::promise<void> gate;
+      auto* stream = static_cast<CudaLane&>(*sides[held].lane).stream();
+      ASSERT_EQ(
+          CudaRuntime()->launch_host_function(
+              0, stream, [](void* p) { static_cast<std::promise<void>*>(p)->get_future().wait(); },
+              &gate),
+          0);
+      std::atomic<bool> done{false};
+      std::thread waits([&] {
+        LaneTimes times;
+        EXPECT_TRUE(sides[held].lane->Run(sides[held].batch, &times).ok());
+        done = true;
+      });
+      LaneTimes times;
+      EXPECT_TRUE(sides[1 - held].lane->Run(sides[1 - held].batch, &times).ok());
+      EXPECT_FALSE(done);
+      gate.set_value();
+      waits.join();
+      EXPECT_EQ(std::memcmp(sides[0].out.data(), sides[1].out.data(), kBytes), 0);
+    }
+  }
 }
 
 TEST_F(EngineGpuTest, TheCpuTakesOverWithItsOwnBits) {

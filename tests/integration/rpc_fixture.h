@@ -22,6 +22,7 @@
 #include "google/rpc/status.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/faulty_lane.h"
+#include "server/engine/simulated_lane.h"
 #include "server/model/loader.h"
 #include "server/model/registry.h"
 #include "server/observe/metrics.h"

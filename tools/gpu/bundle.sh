@@ -3,7 +3,7 @@
 # an Ubuntu 24.04 host with a GPU, a CUDA 13 cuBLAS and nothing of ours. The distribution's libraries
 # lie beside the programs; glibc and the compiler's run-time libraries are the host's.
 #   bundle.sh           all of it
-#   bundle.sh kernels   without server and client: all of ./dev gpu but bench --filter rpc
+#   bundle.sh kernels   without server and client: all of ./dev gpu but bench --filter rpc, batching
 #   bundle.sh server    without tests and examples: for ./dev gpu bench, all but --filter numerics
 # A part has at most 54 MiB, so that it can be carried to a GPU host quickly.
 set -euo pipefail
@@ -21,7 +21,7 @@ tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_few_t
   gpu_large_test gpu_rope_test gpu_engine_test numerics_rungs_test numerics_bounds)
 examples=(ffn_path normalise_and_gate)
 programs=(server/fuseblock-server client/cli/fuseblock
-  tests/bench/fuseblock_bench_rpc tests/bench/fuseblock_bench_echo)
+  tests/bench/fuseblock_bench_{rpc,echo,batching})
 case $part in
   all) ;;
   kernels) programs=() ;;

@@ -136,8 +136,8 @@ run_sanitize() {
 }
 
 # The words that --filter takes: part of HIDDEN/INTERMEDIATE for the feed-forward path; rpc for
-# requests through the server; memory, or memory/ and part of KERNEL/SHAPE/DTYPE, for the row kernels;
-# numerics, or numerics/ and part of KERNEL/DTYPE, for their errors.
+# requests through the server; batching for callers of the engine in one process; memory, or memory/ and
+# part of KERNEL/SHAPE/DTYPE, for the row kernels; numerics, or numerics/ and part of KERNEL/DTYPE, for their errors.
 run_bench() {
   if [[ $filter == numerics* ]]; then
     timeout "$(seconds_left)" python3 tools/bench/numerics.py --device cuda:0 \
@@ -155,6 +155,12 @@ run_bench() {
     [[ -x $server ]] || server=$PWD/build/cuda/server/fuseblock-server client=$PWD/build/cuda/tests/bench
     python3 tools/gpu/bench_rpc.py --server "$server" --client "$client/fuseblock_bench_rpc" \
       --echo "$client/fuseblock_bench_echo" --out "$out"
+    return
+  fi
+  if [[ $filter == batching ]]; then
+    local program=$bin/fuseblock_bench_batching
+    [[ -x $program ]] || program=$PWD/build/cuda/tests/bench/fuseblock_bench_batching
+    timeout "$(seconds_left)" python3 tools/gpu/bench_batching.py --program "$program" --out "$out"
     return
   fi
   python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" \

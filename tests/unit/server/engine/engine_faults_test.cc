@@ -134,20 +134,23 @@ TEST_F(EngineFaultsTest, TheOtherGpuGoesOnWhenOneIsLost) {
 TEST_F(EngineFaultsTest, NoDeviceIdlesWhileARequestWaits) {
   options_.devices = {kCuda0, kCuda1};
   options_.fallback = FallbackPolicy::kRefuse;
-  Start();
-  const auto one = Serve("m.one", kPath);
-  const auto other = Serve("m.other", kPath);
-  for (int i = 0; i < 100; ++i) {
-    faults_->Hold(kCuda0);
-    faults_->Hold(kCuda1);
-    const auto first = Send(one, 1);
-    const auto second = Send(other, 1);
-    faults_->AwaitHeld(kCuda0, 1);
-    faults_->AwaitHeld(kCuda1, 1);
-    faults_->Release(kCuda0);
-    faults_->Release(kCuda1);
-    first->ExpectRight();
-    second->ExpectRight();
+  for (const absl::Duration spin_max : {absl::ZeroDuration(), absl::Milliseconds(1)}) {
+    options_.spin_max = spin_max;
+    Start();
+    const auto one = Serve("m.one", kPath);
+    const auto other = Serve("m.other", kPath);
+    for (int i = 0; i < 100; ++i) {
+      faults_->Hold(kCuda0);
+      faults_->Hold(kCuda1);
+      const auto first = Send(one, 1);
+      const auto second = Send(other, 1);
+      faults_->AwaitHeld(kCuda0, 1);
+      faults_->AwaitHeld(kCuda1, 1);
+      faults_->Release(kCuda0);
+      faults_->Release(kCuda1);
+      first->ExpectRight();
+      second->ExpectRight();
+    }
   }
 }
 
@@ -294,6 +297,7 @@ TEST_F(EngineFaultsTest, RandomTraffic) {
     options_.request_tokens_max = 300;  // some are computed in chunks
     options_.tenant_quota.tokens_max = 350;
     options_.tenant_quotas["b"].requests_max = 6;
+    options_.spin_max = absl::Microseconds(seed % 2 * 300);
     options_.fallback = seed % 3 == 0 ? FallbackPolicy::kRefuse : FallbackPolicy::kCpu;
     Start();
     const std::string prefix = "m" + std::to_string(seed);

@@ -14,6 +14,7 @@
 
 #include "server/engine/engine.h"
 #include "server/engine/faulty_lane.h"
+#include "server/engine/simulated_lane.h"
 #include "server/observe/metrics.h"
 #include "server/reason.h"
 #include "tests/support/host_tensor.h"

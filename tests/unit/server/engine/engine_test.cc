@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/engine/buckets.h"
+#include "server/engine/memory_plan.h"
 #include "tests/unit/server/engine/engine_fixture.h"
 
 namespace fuseblock {
@@ -427,6 +429,53 @@ TEST_F(EngineTest, PrepareThatFindsNoMemoryShowsTheSum) {
   EXPECT_EQ(block->engine, nullptr);
 }
 
+TEST_F(EngineTest, MemoryIsTheSumOfItsTermsAndOverTheLimitIsRefused) {
+  options_.devices = {kCuda0, kCpu};
+  options_.lanes_per_device = 2;
+  Start();
+  const auto mlp = Serve("m.mlp", BlockKind::kMlp);
+  const std::vector<DeviceMemory> plan = engine_->Memory();
+  ASSERT_EQ(plan.size(), 2u);
+  EXPECT_EQ(plan[0].lanes, 2);
+  EXPECT_EQ(plan[0].weights, static_cast<int64_t>(mlp->blocks[0]->weight_bytes()));
+  EXPECT_EQ(plan[0].tensors, 2 * 64 * kHidden * 2);
+  EXPECT_EQ(plan[0].staging_in, 64 * kHidden * 2);
+  EXPECT_EQ(plan[0].staging_out, 3 * 64 * kHidden * 2);
+  EXPECT_GT(plan[0].workspace, 0);
+  EXPECT_GT(plan[0].captured, plan[0].tensors / 2);
+  EXPECT_EQ(plan[1].lanes, 1);
+  EXPECT_EQ(plan[1].tensors, 0);
+  EXPECT_EQ(plan[1].captured, 0);
+  EXPECT_EQ(engine_->Devices()[0].staging_bytes, static_cast<size_t>(plan[0].HostBytes()));
+
+  const int64_t device = plan[0].DeviceBytes();
+  const int64_t host = plan[0].HostBytes() + plan[1].HostBytes();
+  for (const auto& [device_max, host_max] :
+       {std::pair(device, host), std::pair(device - 1, host), std::pair(device, host - 1)}) {
+    options_.device_bytes_max = device_max;
+    options_.host_bytes_max = host_max;
+    Start();
+    const absl::Status status = engine_->Prepare(*mlp);
+    if (device_max == device && host_max == host) {
+      EXPECT_TRUE(status.ok()) << status;
+      continue;
+    }
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr(device_max < device ? DescribeDeviceBytes(plan[0])
+                                                         : DescribeHostBytes(plan[1])));
+  }
+}
+
+TEST_F(EngineTest, WhatIsUnloadedIsNoLongerInTheSum) {
+  Start();
+  auto path = Serve("m.path", BlockKind::kFfnPath);
+  const auto norm = Serve("m.norm", kNorm);
+  EXPECT_GT(engine_->Memory()[0].weights, static_cast<int64_t>(norm->blocks[0]->weight_bytes()));
+  path.reset();
+  EXPECT_EQ(engine_->Memory()[0].weights, static_cast<int64_t>(norm->blocks[0]->weight_bytes()));
+}
+
 TEST_F(EngineTest, LanesAreSizedOnceForTheLargestBlock) {
   Start();
   Serve("m.path", BlockKind::kFfnPath, DType::kF32);
@@ -440,6 +489,71 @@ TEST_F(EngineTest, LanesAreSizedOnceForTheLargestBlock) {
   EXPECT_EQ(metrics_.Value(
                 "fuseblock_memory_bytes{device=\"cpu\",pool=\"staging_in\",state=\"reserved\"}"),
             64 * kHidden * 4 * 2);
+}
+
+// On a GPU small batches are filled up to a bucket: nobody sees it but the counters, and a
+// request's bits do not depend on the bucket that it came to lie in.
+TEST_F(EngineTest, ABatchIsPaddedToItsBucketAndNobodySeesIt) {
+  options_.devices = {kCuda0};
+  options_.batch_tokens_max = 300;
+  options_.request_tokens_max = 300;
+  options_.queue_tokens_max = 100000;
+  Start();
+  int64_t useful = 0, padded = 0;
+  for (const BlockKind kind : {BlockKind::kFfnPath, kNorm, BlockKind::kMlp}) {
+    const auto block = Serve("m." + std::string(Name(kind)), kind);
+    for (const int64_t tokens : {1, 2, 3, 5, 8, 9, 17, 33, 64, 100, 128, 129, 300}) {
+      // The same first row in every bucket.
+      const testing::RowTensor longest = RandomRows(DType::kBF16, 300, 7);
+      testing::RowTensor x{DType::kBF16, {tokens, kHidden}, longest.bytes};
+      x.bytes.resize(static_cast<size_t>(tokens * kHidden * 2));
+      Send(MakeCall(block, {x}))->ExpectRight();
+      useful += tokens;
+      const int bucket = BucketOf(tokens);
+      padded += bucket < 0 ? 0 : kTokenBuckets[bucket] - tokens;
+      if (kind == BlockKind::kMlp) continue;
+      Send(MakeCall(block, {x, RandomRows(DType::kBF16, tokens, 8)}))->ExpectRight();
+      useful += tokens;
+      padded += bucket < 0 ? 0 : kTokenBuckets[bucket] - tokens;
+    }
+  }
+  const auto embed = Serve("m.embed", BlockKind::kEmbedding);
+  Send(MakeCall(embed, {Ids<int64_t>({7, 8, 9})}))->ExpectRight();
+  const auto total = [&](const std::string& series) {
+    double sum = 0;
+    for (const char* block : {"m.ffn_path", "m.norm_residual", "m.mlp", "m.embed"}) {
+      sum += metrics_.Value("fuseblock_" + series + "{block=\"" + block + "\"}");
+    }
+    return sum;
+  };
+  EXPECT_EQ(total("useful_tokens_total"), useful + 3);
+  EXPECT_EQ(total("padded_tokens_total"), padded + 1);
+}
+
+// What a request needs of device, pinned or large host memory is there before it comes.
+TEST_F(EngineTest, TrafficAllocatesNoBuffers) {
+  options_.devices = {kCuda0, kCpu};
+  options_.lanes_per_device = 2;
+  Start();
+  const std::shared_ptr<ServedBlock> blocks[] = {Serve("m.path", BlockKind::kFfnPath),
+                                                 Serve("m.norm", kNorm),
+                                                 Serve("m.mlp", BlockKind::kMlp)};
+  const int64_t before = Buffer::allocations();
+  std::vector<CallPtr> calls;
+  for (int i = 0; i < 300; ++i) {
+    calls.push_back(Send(blocks[i % 3], i % 65, static_cast<uint32_t>(i)));
+    if (i % 10 == 0) {
+      for (const auto& call : calls) {
+        EXPECT_TRUE(call->Await().status.ok());
+        call->ReleaseOutputs();
+      }
+      calls.clear();
+    }
+  }
+  for (const auto& call : calls) EXPECT_TRUE(call->Await().status.ok());
+  EXPECT_EQ(Buffer::allocations(), before);
+  Serve("m.larger", BlockKind::kMlp, DType::kF32);
+  EXPECT_GT(Buffer::allocations(), before) << "the count counts";
 }
 
 }  // namespace

@@ -1,0 +1,56 @@
+// How an idle lane's thread waits for its next batch. Waking a sleeping thread costs tens of
+// microseconds, a good part of what a small batch takes; so while batches come in quick succession
+// one idle thread of a device looks out for the next, for a bounded time, before it sleeps.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace fuseblock {
+
+// Whether to look out for the next batch at all: when the last ones came within the time that a
+// thread may spend on it. A server without traffic, or whose traffic comes in larger steps, spends
+// nothing. Not thread-safe.
+class SpinPolicy {
+ public:
+  explicit SpinPolicy(absl::Duration spin_max) : spin_max_(spin_max), expected_(kCap * spin_max) {}
+
+  absl::Duration spin_max() const { return spin_max_; }
+  bool Worthwhile() const { return expected_ < spin_max_; }
+  // The lane had nothing to do for so long.
+  void Waited(absl::Duration waited) {
+    expected_ += (std::min(waited, kCap * spin_max_) - expected_) / kRecent;
+  }
+
+ private:
+  static constexpr int64_t kCap = 4;     // one long pause is no more than the end of a burst
+  static constexpr int64_t kRecent = 4;  // about so many waits decide
+  absl::Duration spin_max_, expected_;
+};
+
+// Where there are cores to spare: somewhat more than a remote caller that waits for each answer
+// takes to send its next request. Zero on small machines, where the one that spins would keep the
+// caller from running.
+inline absl::Duration SpinMaxFor(int cores) {
+  return cores >= 4 ? absl::Microseconds(200) : absl::ZeroDuration();
+}
+
+// Looks at `value` until it is no longer `seen`; false when the time is over.
+inline bool SpinWhile(const std::atomic<uint32_t>& value, uint32_t seen, absl::Duration spin_max) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(spin_max);
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (value.load(std::memory_order_acquire) != seen) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+}  // namespace fuseblock
