@@ -31,7 +31,7 @@ void CopyPieces(const InputPayload& payload, size_t from, size_t bytes, std::byt
 absl::Status CheckIds(const Batch& batch, std::byte* ids, const Part& part) {
   if (batch.block->kind != BlockKind::kEmbedding) return absl::OkStatus();
   const DType dtype = batch.block->InputDType(batch.form, 0);
-  const absl::Status status = CheckEmbeddingIds(ids, dtype, part.rows, batch.block->vocabulary);
+  absl::Status status = CheckEmbeddingIds(ids, dtype, part.rows, batch.block->vocabulary);
   if (status.ok()) return status;
   std::memset(ids, 0, static_cast<size_t>(part.rows) * SizeOf(dtype));
   std::string message(status.message());
