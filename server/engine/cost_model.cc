@@ -11,6 +11,9 @@ int CostModel::BucketOf(int64_t tokens) {
 }
 
 void CostModel::Observe(int64_t tokens, absl::Duration took, absl::Time now) {
+  if (const absl::Duration expected = Predict(tokens); expected > absl::ZeroDuration()) {
+    undisturbed_ = std::min({undisturbed_ * kForget, absl::FDivDuration(took, expected), 1.0});
+  }
   Bucket& bucket = seen_[BucketOf(tokens)];
   bucket.count = bucket.count * kKeep + 1;
   bucket.n = bucket.n * kKeep + static_cast<double>(std::max<int64_t>(tokens, 1));
@@ -54,9 +57,11 @@ absl::Duration CostModel::At(const Buckets& buckets, int64_t tokens) {
 absl::Duration CostModel::PredictAtMost(int64_t tokens) const {
   const double n = static_cast<double>(std::max<int64_t>(tokens, 1));
   const auto& [before, below, above] = Find(seen_, n);
-  if (below.n == 0) return above.n == 0 ? absl::InfiniteDuration() : absl::Seconds(above.t);
-  if (above.n == 0) return absl::Seconds(below.t * n / below.n);
-  return Predict(tokens);
+  if (below.n == 0 && above.n == 0) return absl::InfiniteDuration();
+  const absl::Duration mean = below.n == 0   ? absl::Seconds(above.t)
+                              : above.n == 0 ? absl::Seconds(below.t * n / below.n)
+                                             : Predict(tokens);
+  return mean * undisturbed_;
 }
 
 absl::Duration CostModel::Certain(int64_t tokens, absl::Time now) const {

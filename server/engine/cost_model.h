@@ -23,7 +23,8 @@ class CostModel {
   // refusal needs evidence.
   absl::Duration Predict(int64_t tokens) const { return At(seen_, tokens); }
   // For a caller that must not wait longer: fewer tokens than were seen cost as much, more cost in
-  // proportion, and what was never seen takes for ever.
+  // proportion, and what was never seen takes for ever. Interruptions are left out: on a busy
+  // machine most batches are interrupted, which would be no shorter on another thread.
   absl::Duration PredictAtMost(int64_t tokens) const;
 
   // Whether the newest batch is recent enough for its like to be predicted.
@@ -56,6 +57,9 @@ class CostModel {
   static absl::Duration At(const Buckets& buckets, int64_t tokens);
 
   Buckets seen_, measured_;
+  // The fastest of the last batches, as a share of what was expected of it.
+  double undisturbed_ = 1;
+  static constexpr double kForget = 1.02;  // one batch later
   absl::Time observed_ = absl::InfinitePast();
 };
 

@@ -18,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -50,7 +49,7 @@ struct InputPayload {
 };
 
 // An output's bytes in order: one piece, or one a chunk.
-using OutputPieces = absl::InlinedVector<absl::Span<const std::byte>, 1>;
+using OutputPieces = std::vector<absl::Span<const std::byte>>;
 
 // What a request came to: outputs when status is OK, in the block's order (an output that does not
 // exist for this request has no pieces).

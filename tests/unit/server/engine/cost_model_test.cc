@@ -53,6 +53,17 @@ TEST(CostModel, ForWhoMustNotWaitWhatWasNotSeenIsDear) {
   EXPECT_NEAR(Us(model.PredictAtMost(400)), 24000, 1);
 }
 
+TEST(CostModel, ForWhoMustNotWaitInterruptionsDoNotCount) {
+  CostModel model;
+  for (int i = 0; i < 100; ++i) {
+    model.Observe(100, absl::Microseconds(i % 10 == 0 ? 50 : 1000), kNow);
+  }
+  EXPECT_GT(Us(model.Predict(100)), 500);
+  EXPECT_NEAR(Us(model.PredictAtMost(100)), 60, 20);
+  for (int i = 0; i < 300; ++i) model.Observe(100, absl::Microseconds(1000), kNow);
+  EXPECT_NEAR(Us(model.PredictAtMost(100)), 1000, 1) << "it has become slower";
+}
+
 TEST(CostModel, GrowsBeyondTheLargestAsBeforeIt) {
   CostModel model;
   model.Measure(100, absl::Microseconds(300));
