@@ -134,16 +134,19 @@ TEST_F(EngineFaultsTest, TheOtherGpuGoesOnWhenOneIsLost) {
 TEST_F(EngineFaultsTest, NoDeviceIdlesWhileARequestWaits) {
   options_.devices = {kCuda0, kCuda1};
   options_.fallback = FallbackPolicy::kRefuse;
-  for (const absl::Duration spin_max : {absl::ZeroDuration(), absl::Milliseconds(1)}) {
+  for (const auto& [spin_max, rounds] :
+       {std::pair(absl::ZeroDuration(), 100), std::pair(absl::Milliseconds(100), 30)}) {
     options_.spin_max = spin_max;
     Start();
     const auto one = Serve("m.one", kPath);
     const auto other = Serve("m.other", kPath);
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < rounds; ++i) {
       faults_->Hold(kCuda0);
       faults_->Hold(kCuda1);
-      const auto first = Send(one, 1);
-      const auto second = Send(other, 1);
+      const auto first = MakeCall(one, {RandomRows(DType::kBF16, 1, 1)});
+      const auto second = MakeCall(other, {RandomRows(DType::kBF16, 1, 1)});
+      Request requests[] = {first->MakeRequest(first), second->MakeRequest(second)};
+      for (Request& request : requests) engine_->Submit(std::move(request));
       faults_->AwaitHeld(kCuda0, 1);
       faults_->AwaitHeld(kCuda1, 1);
       faults_->Release(kCuda0);
