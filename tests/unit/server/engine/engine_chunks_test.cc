@@ -144,10 +144,11 @@ TEST_F(EngineChunksTest, StartsOverWhenAnotherKindOfDeviceTakesOver) {
   faults_->Release(kCuda0);
   call->ExpectRight();
   EXPECT_EQ(call->Await().device, kCpu);
-  EXPECT_GE(faults_->launches(kCpu), 4) << "all four chunks on the CPU";
-  EXPECT_TRUE(call->payload_released());
   call->ReleaseOutputs();
   ExpectNothingHeld();
+  EXPECT_GE(LaunchesAtTheEnd(kCpu), 4) << "all four chunks on the CPU";
+  // A lane may have had a chunk of the first round until now.
+  EXPECT_TRUE(call->payload_released());
 }
 
 // Answers that nobody reads must not stop the lanes, long ones neither.
