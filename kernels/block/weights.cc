@@ -105,7 +105,7 @@ absl::Status Named(const char* role, const absl::Status& status) {
 absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView>& weight,
                            const char* bias_role, const std::optional<ConstTensorView>& bias,
                            std::initializer_list<int64_t> shape, DType dtype, Device device,
-                           const ParallelFor& parallel_for, LinearWeight& out) {
+                           const ParallelFor& parallel_for, int segments, LinearWeight& out) {
   FUSEBLOCK_RETURN_IF_ERROR(CheckRole(role, weight, shape));
   ConstTensorView source = *weight;
   Buffer converted;
@@ -125,8 +125,8 @@ absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView
     bias_converted = *std::move(buffer);
     bias_source = ConstTensorView(bias_converted.data(), dtype, {*shape.begin()});
   }
-  absl::StatusOr<LinearWeight> prepared =
-      LinearWeight::Prepare(device, source, bias_source, WeightLayout::kOutIn, parallel_for);
+  absl::StatusOr<LinearWeight> prepared = LinearWeight::Prepare(
+      device, source, bias_source, WeightLayout::kOutIn, parallel_for, segments);
   if (!prepared.ok()) return Named(role, prepared.status());
   out = *std::move(prepared);
   return absl::OkStatus();
@@ -138,26 +138,41 @@ absl::StatusOr<std::shared_ptr<const MlpSwiGluWeights>> PrepareMlp(
   auto mlp = std::make_shared<MlpSwiGluWeights>();
   const int64_t h = spec.hidden;
   const int64_t i = spec.intermediate;
+  const bool biases = weights.gate_bias || weights.up_bias || weights.down_bias;
+  const std::string why_not = FewTokens::WhyNot(device, spec.dtype, h, i, spec.rounding, biases);
+  const bool packs = why_not.empty();
+  if (!packs) mlp->no_few = why_not;
+  // The products of many tokens sum as the kernels for few tokens do.
+  const int down_segments = packs ? FewTokens::PlanFor(device, h, i).segments : 1;
   const auto prepare = [&](const char* role, const std::optional<ConstTensorView>& weight,
                            const char* bias_role, const std::optional<ConstTensorView>& bias,
-                           std::initializer_list<int64_t> shape, LinearWeight& out) {
+                           std::initializer_list<int64_t> shape, int segments, LinearWeight& out) {
     return PrepareLinear(role, weight, bias_role, bias, shape, spec.dtype, device, parallel_for,
-                         out);
+                         segments, out);
   };
-  absl::Status s = prepare("gate", weights.gate, "gate_bias", weights.gate_bias, {i, h}, mlp->gate);
-  if (s.ok()) s = prepare("up", weights.up, "up_bias", weights.up_bias, {i, h}, mlp->up);
-  if (s.ok()) s = prepare("down", weights.down, "down_bias", weights.down_bias, {h, i}, mlp->down);
+  absl::Status s =
+      prepare("gate", weights.gate, "gate_bias", weights.gate_bias, {i, h}, 1, mlp->gate);
+  if (s.ok()) s = prepare("up", weights.up, "up_bias", weights.up_bias, {i, h}, 1, mlp->up);
+  if (s.ok()) {
+    s = prepare("down", weights.down, "down_bias", weights.down_bias, {h, i}, down_segments,
+                mlp->down);
+  }
+  if (s.ok() && packs) s = PrepareFewTokens(*mlp);
   if (!s.ok()) return s;
   return mlp;
 }
 
 // What tells one prepared feed-forward from another: the host memory that it was made from and how
-// it is laid out, the dtype and the device.
+// it is laid out, the dtype, the rounding and the device.
 using MlpKey = std::vector<int64_t>;
 
 MlpKey KeyOf(const BlockSpec& spec, const BlockWeights& weights, Device device) {
-  MlpKey key = {spec.hidden, spec.intermediate, static_cast<int64_t>(spec.dtype),
-                static_cast<int64_t>(device.type), device.index};
+  MlpKey key = {spec.hidden,
+                spec.intermediate,
+                static_cast<int64_t>(spec.dtype),
+                static_cast<int64_t>(spec.rounding),
+                static_cast<int64_t>(device.type),
+                device.index};
   for (const auto* weight : {&weights.gate, &weights.up, &weights.down, &weights.gate_bias,
                              &weights.up_bias, &weights.down_bias}) {
     const ConstTensorView view = weight->value_or(ConstTensorView());
@@ -199,6 +214,7 @@ absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
       prepared.mlp = *std::move(mlp);
       prepared.bytes +=
           prepared.mlp->gate.bytes() + prepared.mlp->up.bytes() + prepared.mlp->down.bytes();
+      if (prepared.mlp->few != nullptr) prepared.bytes += prepared.mlp->few->bytes();
       slot = prepared.mlp;
     }
   }
