@@ -123,6 +123,8 @@ const std::vector<Key<ModelConfig>>& ModelKeys() {
              "tokens that may wait or run at a time for each of its blocks; 0: as the server"),
       Number("max_queue_bytes", &M::max_queue_bytes, 0, kMany, "the same in bytes"),
       Number("max_queue_requests", &M::max_queue_requests, 0, kMany, "the same in requests"),
+      Number("replicas", &M::replicas, 0, 64,
+             "GPUs that hold each block, chosen by free memory; 0 for all"),
   };
   return *keys;
 }

@@ -24,6 +24,7 @@ struct ModelConfig {
   std::string rounding = "fused";  // fused, hf
   std::string layers;              // "0-3,29"; empty: all
   std::string parts;               // "mlp,ffn_norm"; empty: all
+  int64_t replicas = 1;            // GPUs that hold each block; 0: all
   // Of each of its blocks, admitted at a time; 0: what bounds the server bounds it.
   int64_t max_queue_tokens = 0;
   int64_t max_queue_bytes = 0;

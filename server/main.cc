@@ -21,6 +21,7 @@
 #include "server/engine/cpu_team.h"
 #include "server/engine/devices.h"
 #include "server/engine/engine.h"
+#include "server/engine/placement.h"
 #include "server/model/loader.h"
 #include "server/model/registry.h"
 #include "server/observe/http.h"
@@ -175,19 +176,53 @@ absl::Status Start(const Config& config, Parts& parts, std::atomic<HealthService
   return absl::OkStatus();
 }
 
+// The models to load, with the GPUs of each layer's blocks planned over all of them: what does not
+// fit is refused before anything is loaded.
+absl::StatusOr<std::vector<ModelOptions>> PlanModels(const Config& config, const Parts& parts) {
+  std::vector<ModelOptions> models;
+  for (const auto& [name, model] : config.models) models.push_back(ModelOptionsFrom(name, model));
+  const auto gpus =
+      GpusNow(parts.devices, static_cast<int>(config.lanes_per_device), parts.engine->Devices());
+  if (!gpus.ok()) return gpus.status();
+  if (gpus->empty()) return models;
+  std::vector<PlacementUnit> units;
+  for (const ModelOptions& model : models) {
+    const absl::StatusOr<std::vector<ModelUnit>> measured = MeasureModel(model);
+    if (!measured.ok()) {
+      return absl::Status(measured.status().code(),
+                          absl::StrCat("models.", model.name, ": ", measured.status().message()));
+    }
+    const int replicas = static_cast<int>(config.models.at(model.name).replicas);
+    for (const ModelUnit& unit : *measured) {
+      units.push_back(UnitOf(unit, replicas, config.max_batch_tokens));
+    }
+  }
+  const absl::StatusOr<Placement> placement = Place(units, *gpus);
+  if (!placement.ok()) return placement.status();
+  LogPlacement(units, *placement);
+  for (ModelOptions& model : models) {
+    model.places = PlacesOf(model.name, units, *placement, parts.devices);
+  }
+  return models;
+}
+
 absl::Status LoadModels(const Config& config, Parts& parts, const StopSignals& signals) {
   CpuTeam team;
-  for (const auto& [name, model] : config.models) {
-    const auto prepare = [&, budget = BudgetFrom(model)](const ServedBlock& block) {
-      if (signals.stopping()) return absl::CancelledError("the server is stopping");
-      return parts.engine->Prepare(block, budget);
-    };
+  const absl::StatusOr<std::vector<ModelOptions>> models = PlanModels(config, parts);
+  if (!models.ok()) return models.status();
+  for (const ModelOptions& model : *models) {
+    const auto prepare =
+        [&, budget = BudgetFrom(config.models.at(model.name))](const ServedBlock& block) {
+          if (signals.stopping()) return absl::CancelledError("the server is stopping");
+          return parts.engine->Prepare(block, budget);
+        };
     if (signals.stopping()) return absl::CancelledError("the server is stopping");
+    const std::string& name = model.name;
     const absl::Time begin = absl::Now();
     Log(LogLevel::kInfo, "loading", absl::StrCat("loading ", name),
         {{"model", name}, {"path", model.path}});
-    const absl::Status status = LoadModel(ModelOptionsFrom(name, model), parts.devices,
-                                          parts.registry, prepare, team.parallel_for());
+    const absl::Status status =
+        LoadModel(model, parts.devices, parts.registry, prepare, team.parallel_for());
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("models.", name, ": ", status.message()));
     }

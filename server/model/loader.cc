@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -144,28 +145,76 @@ absl::StatusOr<std::shared_ptr<const ServedBlock>> Build(
   return served;
 }
 
-absl::Status LoadTargets(const std::vector<Target>& targets, const ModelOptions& options,
-                         const Family& family, const ModelConfig& config,
+// A model whose options fit its config.
+struct Described {
+  ModelConfig config;
+  const Family* family;
+  std::vector<Target> targets;
+};
+
+absl::StatusOr<Described> DescribeModel(const ModelOptions& options) {
+  const std::string config_path = absl::StrCat(options.path, "/config.json");
+  const absl::StatusOr<std::string> text = ReadTextFile(config_path);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<ModelConfig> config = ModelConfig::Parse(*text, config_path);
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<const Family*> family = FindFamily(config->model_type());
+  if (!family.ok()) {
+    return absl::Status(family.status().code(),
+                        absl::StrCat(config_path, ": ", family.status().message()));
+  }
+  absl::Status status = (*family)->check_config(*config);
+  if (!status.ok()) return status;
+  absl::StatusOr<std::vector<Target>> targets = Targets(options, **family, *config);
+  if (!targets.ok()) return targets.status();
+  return Described{*std::move(config), *family, *std::move(targets)};
+}
+
+// And whose checkpoint fits them. The plans' weights lie in it.
+struct Planned {
+  Checkpoint checkpoint;
+  std::vector<BlockPlan> plans;  // by target
+};
+
+absl::StatusOr<Planned> PlanModel(const ModelOptions& options, const Described& model) {
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(options.path);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const absl::StatusOr<std::string> base = checkpoint->BasePrefix(model.family->anchor);
+  if (!base.ok()) return base.status();
+  PlanContext context{model.config, *checkpoint, *base, DType::kF32, options.rounding};
+  const auto dtype = ComputeDType(options, context, *model.family, model.targets.front());
+  if (!dtype.ok()) return dtype.status();
+  context.dtype = *dtype;
+  absl::StatusOr<std::vector<BlockPlan>> plans = PlanAll(context, *model.family, model.targets);
+  if (!plans.ok()) return plans.status();
+  return Planned{*std::move(checkpoint), *std::move(plans)};
+}
+
+std::string UnitName(const ModelOptions& options, const Target& target) {
+  return target.layer < 0 ? target.name : absl::StrCat(options.name, ".layers.", target.layer);
+}
+
+// The devices of the target's unit: of all, those that the options say.
+std::vector<Device> PlacesOf(const ModelOptions& options, const Target& target,
+                             const std::vector<Device>& devices) {
+  const auto place = options.places.find(UnitName(options, target));
+  return place == options.places.end() ? devices : place->second;
+}
+
+absl::Status LoadTargets(const Described& model, const ModelOptions& options,
                          const std::vector<Device>& devices, BlockRegistry& registry,
                          const std::function<absl::Status(const ServedBlock&)>& prepare,
                          const ParallelFor& parallel_for) {
-  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(options.path);
-  if (!checkpoint.ok()) return checkpoint.status();
-  const absl::StatusOr<std::string> base = checkpoint->BasePrefix(family.anchor);
-  if (!base.ok()) return base.status();
-  PlanContext context{config, *checkpoint, *base, DType::kF32, options.rounding};
-  const auto dtype = ComputeDType(options, context, family, targets.front());
-  if (!dtype.ok()) return dtype.status();
-  context.dtype = *dtype;
-  const absl::StatusOr<std::vector<BlockPlan>> plans = PlanAll(context, family, targets);
-  if (!plans.ok()) return plans.status();
+  const absl::StatusOr<Planned> planned = PlanModel(options, model);
+  if (!planned.ok()) return planned.status();
+  const std::vector<Target>& targets = model.targets;
 
   ContentHasher hasher(parallel_for);
   BlockWeightCache cache;
   std::vector<std::shared_ptr<const ServedBlock>> loaded;
   for (size_t i = 0; i < targets.size(); ++i) {
-    auto served =
-        Build(targets[i], (*plans)[i], options, config, devices, hasher, cache, parallel_for);
+    auto served = Build(targets[i], planned->plans[i], options, model.config,
+                        PlacesOf(options, targets[i], devices), hasher, cache, parallel_for);
     if (!served.ok()) return served.status();
     if (prepare) {
       absl::Status status = prepare(**served);
@@ -175,14 +224,48 @@ absl::Status LoadTargets(const std::vector<Target>& targets, const ModelOptions&
     // The layer's last block: its pages of the mapping are not needed again.
     if (i + 1 < targets.size() && targets[i + 1].layer == targets[i].layer) continue;
     for (size_t j = i + 1; j-- > 0 && targets[j].layer == targets[i].layer;) {
-      ForEachWeight((*plans)[j].weights,
-                    [&](const char*, const ConstTensorView& view) { checkpoint->Release(view); });
+      ForEachWeight(planned->plans[j].weights, [&](const char*, const ConstTensorView& view) {
+        planned->checkpoint.Release(view);
+      });
     }
   }
   return registry.PublishAll(loaded);
 }
 
+// Of one device, for these blocks; matrices that they share are held once.
+int64_t WeightBytes(const std::vector<const BlockPlan*>& plans) {
+  std::set<const void*> counted;
+  int64_t bytes = 0;
+  for (const BlockPlan* plan : plans) {
+    ForEachWeight(plan->weights, [&](const char*, const ConstTensorView& view) {
+      if (view.dims().size() > 1 && !counted.insert(view.data).second) return;
+      bytes += (view.elements() * SizeOf(plan->spec.dtype) + 255) / 256 * 256;
+    });
+  }
+  return bytes;
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<ModelUnit>> MeasureModel(const ModelOptions& options) {
+  const absl::StatusOr<Described> model = DescribeModel(options);
+  if (!model.ok()) return model.status();
+  const absl::StatusOr<Planned> planned = PlanModel(options, *model);
+  if (!planned.ok()) return planned.status();
+  std::vector<ModelUnit> units;
+  std::vector<const BlockPlan*> plans;  // of the newest unit
+  for (size_t i = 0; i < model->targets.size(); ++i) {
+    const std::string name = UnitName(options, model->targets[i]);
+    if (units.empty() || units.back().name != name) {
+      units.push_back({name, {}, 0});
+      plans.clear();
+    }
+    plans.push_back(&planned->plans[i]);
+    units.back().blocks.push_back(planned->plans[i].spec);
+    units.back().weight_bytes = WeightBytes(plans);
+  }
+  return units;
+}
 
 absl::Status LoadModel(const ModelOptions& options, const std::vector<Device>& devices,
                        BlockRegistry& registry,
@@ -190,32 +273,18 @@ absl::Status LoadModel(const ModelOptions& options, const std::vector<Device>& d
                        const ParallelFor& parallel_for) {
   absl::Status status = CheckOptions(options, devices);
   if (!status.ok()) return status;
-  const std::string config_path = absl::StrCat(options.path, "/config.json");
-  const absl::StatusOr<std::string> text = ReadTextFile(config_path);
-  if (!text.ok()) return text.status();
-  const absl::StatusOr<ModelConfig> config = ModelConfig::Parse(*text, config_path);
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<const Family*> family = FindFamily(config->model_type());
-  if (!family.ok()) {
-    return absl::Status(family.status().code(),
-                        absl::StrCat(config_path, ": ", family.status().message()));
-  }
-  status = (*family)->check_config(*config);
-  if (!status.ok()) return status;
-  const absl::StatusOr<std::vector<Target>> targets = Targets(options, **family, *config);
-  if (!targets.ok()) return targets.status();
-
-  for (const Target& target : *targets) {
+  const absl::StatusOr<Described> model = DescribeModel(options);
+  if (!model.ok()) return model.status();
+  for (const Target& target : model->targets) {
     if (registry.Find(target.name, absl::StrCat(options.revision)).ok()) {
       return absl::AlreadyExistsError(
           absl::StrCat("block '", target.name, "' has revision ", options.revision, " already"));
     }
   }
-  for (const Target& target : *targets) registry.Declare(target.name);
-  status =
-      LoadTargets(*targets, options, **family, *config, devices, registry, prepare, parallel_for);
+  for (const Target& target : model->targets) registry.Declare(target.name);
+  status = LoadTargets(*model, options, devices, registry, prepare, parallel_for);
   if (!status.ok()) {
-    for (const Target& target : *targets) {
+    for (const Target& target : model->targets) {
       registry.Fail(target.name, std::string(status.message()));
     }
   }

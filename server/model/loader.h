@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,9 +20,21 @@ struct ModelOptions {
   std::string layers;              // "0-3,29"; empty: all
   std::vector<std::string> parts;  // "mlp", "ffn_path", ...; empty: all
   int64_t revision = 1;
+  // By unit (below): the devices that get its blocks, in order; one that is not named goes to all.
+  std::map<std::string, std::vector<Device>> places;
 };
 
-// Loads the model's blocks onto every device (the preferred one first), one block at a time, each
+// Blocks that share weights, and so lie on the same devices: a layer's, or one of the model's own.
+struct ModelUnit {
+  std::string name;               // "smollm2.layers.3", "smollm2.final_norm"
+  std::vector<BlockSpec> blocks;  // what they compute
+  int64_t weight_bytes = 0;       // on one device
+};
+
+// What the model's blocks come to, before anything is allocated. Errors as LoadModel.
+absl::StatusOr<std::vector<ModelUnit>> MeasureModel(const ModelOptions& options);
+
+// Loads the model's blocks onto their devices (the preferred one first), one block at a time, each
 // handed to `prepare` before it can be asked for (the engine sizes its lanes there), and publishes
 // them all together: no client meets a half-loaded revision. Every tensor's name, shape and dtype
 // is checked before anything is allocated; blocks that compute with the same weights hold them

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/functional/function_ref.h"
 #include "server/reason.h"
@@ -57,6 +58,40 @@ std::string Answer(const BlockRegistry& registry, const std::string& name) {
       RunOnCpu(*(*found)->blocks[0], {Row((*found)->spec.hidden, (*found)->spec.dtype)});
   EXPECT_TRUE(outputs.ok()) << outputs.status();
   return outputs.ok() ? (*outputs)[0].bytes : "";
+}
+
+// Shared matrices once, and each tensor rounded up to what an allocation takes.
+TEST(LoaderTest, MeasuresWhatItWouldLoad) {
+  TempFolder folder;
+  const TinyLlama model;
+  model.Write(folder);
+  const auto units = MeasureModel(Options(folder));
+  ASSERT_TRUE(units.ok()) << units.status();
+  std::map<std::string, const ModelUnit*> by_name;
+  for (const ModelUnit& unit : *units) by_name[unit.name] = &unit;
+  ASSERT_EQ(by_name.size(), 4u);
+  const auto rounded = [](int64_t elements) { return (elements * 4 + 255) / 256 * 256; };
+  const int64_t norm = rounded(model.hidden);
+  const int64_t matrix = rounded(model.hidden * model.intermediate);
+  EXPECT_EQ(by_name.at("m.final_norm")->weight_bytes, norm);
+  EXPECT_EQ(by_name.at("m.embed")->blocks.size(), 1u);
+  for (const char* name : {"m.layers.0", "m.layers.1"}) {
+    EXPECT_EQ(by_name.at(name)->blocks.size(), 4u);
+    // attn_norm, ffn_norm and ffn_path's own; mlp and ffn_path share the matrices.
+    EXPECT_EQ(by_name.at(name)->weight_bytes, 3 * norm + 3 * matrix);
+  }
+}
+
+TEST(LoaderTest, APlacedUnitIsOnItsOwnDevicesOnly) {
+  TempFolder folder;
+  TinyLlama().Write(folder);
+  ModelOptions options = Options(folder);
+  options.parts = {"mlp"};
+  options.places["m.layers.1"] = {};
+  BlockRegistry registry;
+  ASSERT_TRUE(Load(options, registry).ok());
+  EXPECT_EQ((*registry.Find("m.layers.0.mlp", ""))->blocks.size(), 1u);
+  EXPECT_TRUE((*registry.Find("m.layers.1.mlp", ""))->blocks.empty());
 }
 
 TEST(LoaderTest, LoadsEveryBlockOfTheModel) {

@@ -1,0 +1,226 @@
+#include "server/engine/placement.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/base/cuda.h"
+#include "server/engine/lane.h"
+#include "server/engine/memory_plan.h"
+#include "server/observe/log.h"
+
+namespace fuseblock {
+namespace {
+
+// A device as it fills.
+struct Filling {
+  PlacementDevice device;
+  DevicePlan plan;
+  int64_t lane_bytes;  // of one lane
+
+  int64_t LanesWith(const PlacementUnit& unit) const {
+    const int64_t grown = std::max(lane_bytes, unit.lane_bytes) - device.lane_bytes;
+    return grown * device.lanes;
+  }
+  // Negative: there is no room.
+  int64_t LeftWith(const PlacementUnit& unit) const {
+    return device.free_bytes - plan.weight_bytes - unit.weight_bytes - LanesWith(unit);
+  }
+  void Add(const PlacementUnit& unit) {
+    plan.lane_bytes = LanesWith(unit);
+    lane_bytes = std::max(lane_bytes, unit.lane_bytes);
+    plan.weight_bytes += unit.weight_bytes;
+    ++plan.units;
+  }
+};
+
+std::vector<Filling> Empty(const std::vector<PlacementDevice>& devices) {
+  std::vector<Filling> filling;
+  for (const PlacementDevice& device : devices) {
+    filling.push_back({device, {device.device, 0, 0, device.free_bytes, 0}, device.lane_bytes});
+  }
+  return filling;
+}
+
+int ReplicasOf(const PlacementUnit& unit, size_t devices) {
+  return unit.replicas == 0 ? static_cast<int>(devices) : unit.replicas;
+}
+
+// By unit: whether each device has it. Nothing when some unit has nowhere to go, which is *failed.
+using Holders = std::vector<std::vector<bool>>;
+std::optional<Holders> Fill(const std::vector<PlacementUnit>& units, bool evenly,
+                            std::vector<Filling>& devices, size_t* failed) {
+  std::vector<size_t> order(units.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return units[a].weight_bytes > units[b].weight_bytes;
+  });
+  Holders holders(units.size(), std::vector<bool>(devices.size()));
+  for (const size_t u : order) {
+    for (int replica = 0; replica < ReplicasOf(units[u], devices.size()); ++replica) {
+      std::optional<size_t> best;
+      for (size_t d = 0; d < devices.size(); ++d) {
+        const int64_t left = devices[d].LeftWith(units[u]);
+        if (holders[u][d] || left < 0) continue;
+        const int64_t best_left = best.has_value() ? devices[*best].LeftWith(units[u]) : 0;
+        if (!best.has_value() || (evenly ? left > best_left : left < best_left)) best = d;
+      }
+      if (!best.has_value()) {
+        *failed = u;
+        return std::nullopt;
+      }
+      devices[*best].Add(units[u]);
+      holders[u][*best] = true;
+    }
+  }
+  return holders;
+}
+
+std::string DescribeAll(const std::vector<Filling>& devices) {
+  return absl::StrJoin(devices, "; ", [](std::string* out, const Filling& device) {
+    out->append(Describe(device.plan));
+  });
+}
+
+int64_t Signed(size_t bytes) { return static_cast<int64_t>(bytes); }
+
+}  // namespace
+
+absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
+                                const std::vector<PlacementDevice>& devices) {
+  for (const PlacementUnit& unit : units) {
+    if (ReplicasOf(unit, devices.size()) <= Signed(devices.size())) continue;
+    return absl::InvalidArgumentError(absl::StrCat(unit.name, ": expected at most ", devices.size(),
+                                                   " replicas, one for each GPU, got ",
+                                                   unit.replicas));
+  }
+  std::vector<Filling> filling;
+  std::optional<Holders> holders;
+  size_t failed = 0;
+  for (const bool evenly : {true, false}) {
+    filling = Empty(devices);
+    holders = Fill(units, evenly, filling, &failed);
+    if (holders.has_value()) break;
+  }
+  if (!holders.has_value()) {
+    const PlacementUnit& unit = units[failed];
+    return absl::ResourceExhaustedError(absl::StrCat(
+        unit.name, ": no GPU has room for its weights, ", unit.weight_bytes,
+        " bytes, and lanes of ", unit.lane_bytes,
+        " bytes each, beside what is placed already: ", DescribeAll(filling),
+        "; fewer layers or replicas, engine.max_batch_tokens or engine.lanes_per_device make it "
+        "fit"));
+  }
+  Placement placement;
+  for (const std::vector<bool>& has : *holders) {
+    placement.devices_of.emplace_back();
+    for (size_t d = 0; d < devices.size(); ++d) {
+      if (has[d]) placement.devices_of.back().push_back(devices[d].device);
+    }
+  }
+  for (const Filling& device : filling) placement.devices.push_back(device.plan);
+  return placement;
+}
+
+std::string Describe(const DevicePlan& plan) {
+  return absl::StrCat(DeviceName(plan.device), ": ", plan.units,
+                      plan.units == 1 ? " unit" : " units", ", weights ", plan.weight_bytes,
+                      " + lanes ", plan.lane_bytes, " = ", plan.weight_bytes + plan.lane_bytes,
+                      " of ", plan.free_bytes, " bytes");
+}
+
+int64_t LaneBytesAtMost(const BlockSpec& spec, int64_t tokens) {
+  // Inputs and outputs in their widest dtype; between them, for a feed-forward, gate, up and their
+  // product, and for a path the residual stream, the norm's result and the feed-forward's: in FP32
+  // at the widest.
+  int64_t bytes = 0;
+  const auto add = [&](int64_t columns, int64_t size) {
+    bytes += Signed(AlignTensor(static_cast<size_t>(tokens * columns * size)));
+  };
+  for (const std::vector<BlockTensor>& tensors : {Block::Inputs(spec), Block::Outputs(spec)}) {
+    for (const BlockTensor& tensor : tensors) {
+      int size = 0;
+      for (const DType dtype : tensor.dtypes) size = std::max(size, SizeOf(dtype));
+      add(std::max<int64_t>(tensor.columns, 1), size);
+    }
+  }
+  const int wide = SizeOf(DType::kF32);
+  if (spec.intermediate > 0) {
+    for (int i = 0; i < 3; ++i) add(spec.intermediate, wide);
+  }
+  if (spec.kind == BlockKind::kFfnPath) {
+    for (int i = 0; i < 3; ++i) add(spec.hidden, wide);
+  }
+  return bytes;
+}
+
+PlacementUnit UnitOf(const ModelUnit& unit, int replicas, int64_t batch_tokens_max) {
+  PlacementUnit out{unit.name, unit.weight_bytes, 0, replicas};
+  for (const BlockSpec& spec : unit.blocks) {
+    out.lane_bytes = std::max(out.lane_bytes, LaneBytesAtMost(spec, batch_tokens_max));
+  }
+  return out;
+}
+
+void LogPlacement(const std::vector<PlacementUnit>& units, const Placement& placement) {
+  for (const DevicePlan& plan : placement.devices) {
+    Log(LogLevel::kInfo, "placed", Describe(plan),
+        {{"device", DeviceName(plan.device)},
+         {"units", plan.units},
+         {"weight_bytes", plan.weight_bytes},
+         {"lane_bytes", plan.lane_bytes},
+         {"free_bytes", plan.free_bytes}});
+  }
+  for (size_t u = 0; u < units.size(); ++u) {
+    const auto name = [](std::string* out, Device device) { out->append(DeviceName(device)); };
+    Log(LogLevel::kDebug, "placed_unit",
+        absl::StrCat(units[u].name, " on ", absl::StrJoin(placement.devices_of[u], ", ", name)),
+        {{"unit", units[u].name}, {"weight_bytes", units[u].weight_bytes}});
+  }
+}
+
+std::map<std::string, std::vector<Device>> PlacesOf(std::string_view model,
+                                                    const std::vector<PlacementUnit>& units,
+                                                    const Placement& placement,
+                                                    const std::vector<Device>& devices) {
+  std::map<std::string, std::vector<Device>> places;
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (!units[u].name.starts_with(std::string(model) + ".")) continue;
+    const std::vector<Device>& gpus = placement.devices_of[u];
+    std::vector<Device>& place = places[units[u].name];
+    for (const Device device : devices) {
+      const bool has = device.type == DeviceType::kCpu ||
+                       std::find(gpus.begin(), gpus.end(), device) != gpus.end();
+      if (has) place.push_back(device);
+    }
+  }
+  return places;
+}
+
+absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const std::vector<Device>& devices, int lanes,
+                                                     const std::vector<DeviceStatus>& engine) {
+  std::vector<PlacementDevice> gpus;
+  for (const Device device : devices) {
+    if (device.type != DeviceType::kCuda) continue;
+    const auto status_of =
+        std::find_if(engine.begin(), engine.end(),
+                     [&](const DeviceStatus& known) { return known.device == device; });
+    if (status_of == engine.end() || status_of->health != DeviceHealth::kHealthy) continue;
+    size_t free = 0, total = 0;
+    const FuseblockCudaRuntime* cuda = CudaRuntime();
+    if (cuda == nullptr) return absl::UnavailableError(CudaUnavailableReason());
+    absl::Status status =
+        CudaStatus("asking for the free memory", cuda->memory_info(device.index, &free, &total));
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(DeviceName(device), ": ", status.message()));
+    }
+    gpus.push_back({device, UsableDeviceBytes(Signed(free), Signed(total)), lanes,
+                    Signed(status_of->workspace_bytes) / lanes});
+  }
+  return gpus;
+}
+
+}  // namespace fuseblock

@@ -1,0 +1,79 @@
+// Which GPU holds which blocks, by memory. Pure logic over sizes; the CPU, which has every block,
+// is not planned.
+//
+// What shares weights (a layer's blocks) is one unit and lies together. Each of its replicas goes
+// to the device that then has the most room left, the largest units first, so that devices fill
+// evenly; if that leaves no room for a unit, to the one that then has the least, which packs
+// closer.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/engine/engine.h"
+#include "server/model/loader.h"
+
+namespace fuseblock {
+
+struct PlacementUnit {
+  std::string name;          // "smollm2.layers.3"
+  int64_t weight_bytes = 0;  // of a replica
+  int64_t lane_bytes = 0;    // a lane's, for the largest batch; units on a device share a lane's
+  int replicas = 1;          // 0: on every device
+};
+
+struct PlacementDevice {
+  Device device;
+  int64_t free_bytes = 0;
+  int lanes = 1;
+  int64_t lane_bytes = 0;  // that each of its lanes has already
+};
+
+// A device's sum. Bytes, beside what it held before.
+struct DevicePlan {
+  Device device;
+  int64_t weight_bytes = 0;
+  int64_t lane_bytes = 0;  // of all lanes
+  int64_t free_bytes = 0;  // that there were
+  int units = 0;
+};
+
+struct Placement {
+  std::vector<std::vector<Device>> devices_of;  // by unit, in the order of the devices
+  std::vector<DevicePlan> devices;
+};
+
+// RESOURCE_EXHAUSTED, with every device's sum, when a unit has nowhere to go; INVALID_ARGUMENT for
+// more replicas than devices.
+absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
+                                const std::vector<PlacementDevice>& devices);
+
+// "cuda:0: 12 units, weights 704643072 + lanes 25165824 = 729808896 of 84825604096 bytes"
+std::string Describe(const DevicePlan& plan);
+
+// What a lane of a GPU needs for a batch of that many tokens of such a block; at most, because the
+// kernels that its weights will choose are not known yet.
+int64_t LaneBytesAtMost(const BlockSpec& spec, int64_t tokens);
+
+PlacementUnit UnitOf(const ModelUnit& unit, int replicas, int64_t batch_tokens_max);
+
+// One line for each device, and at debug level one for each unit.
+void LogPlacement(const std::vector<PlacementUnit>& units, const Placement& placement);
+
+// ModelOptions::places for that model's units: the GPUs that they were given among `devices`, in
+// that order, and the CPU if it is among them.
+std::map<std::string, std::vector<Device>> PlacesOf(std::string_view model,
+                                                    const std::vector<PlacementUnit>& units,
+                                                    const Placement& placement,
+                                                    const std::vector<Device>& devices);
+
+// The healthy GPUs among the devices, with the memory that is free on them now. The device's error
+// when one does not say.
+absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const std::vector<Device>& devices, int lanes,
+                                                     const std::vector<DeviceStatus>& engine);
+
+}  // namespace fuseblock
