@@ -69,6 +69,9 @@ const std::vector<Key<Config>>& Keys() {
            "gRPC listens here: HOST:PORT, unix:PATH"),
       Text("metrics.address", &C::metrics_address, AddressProblem,
            "HTTP for /metrics, /healthz, /readyz: HOST:PORT, empty for off"),
+      Text("admin.address", &C::admin_address, AddressProblem,
+           "gRPC for operators, who may load any folder and end the server: HOST:PORT, unix:PATH, "
+           "empty for off"),
       Number("admission.max_queue_tokens", &C::max_queue_tokens, 1, kMany,
              "tokens that may wait or run at a time"),
       Number("admission.max_queue_bytes", &C::max_queue_bytes, 1, kMany,
@@ -109,9 +112,9 @@ const std::vector<Key<Config>>& Keys() {
   return *keys;
 }
 
-const std::vector<Key<ModelConfig>>& ModelKeys() {
-  using M = ModelConfig;
-  static const auto* keys = new std::vector<Key<ModelConfig>>{
+const std::vector<Key<ModelSettings>>& ModelKeys() {
+  using M = ModelSettings;
+  static const auto* keys = new std::vector<Key<ModelSettings>>{
       Text("path", &M::path, nullptr, "the folder with config.json and the safetensors"),
       Choice("dtype", &M::dtype, {"", "FP32", "FP16", "BF16"},
              "compute dtype; empty for the checkpoint's"),

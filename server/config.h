@@ -18,7 +18,7 @@
 
 namespace fuseblock {
 
-struct ModelConfig {
+struct ModelSettings {
   std::string path;                // the folder with config.json and the safetensors
   std::string dtype;               // FP32, FP16, BF16; empty: the checkpoint's
   std::string rounding = "fused";  // fused, hf
@@ -46,6 +46,7 @@ struct Config {
   std::string devices = "auto";  // auto, or a list of cpu, cuda:N, the preferred one first
   std::string server_address = "127.0.0.1:8001";
   std::string metrics_address = "127.0.0.1:8002";
+  std::string admin_address = "127.0.0.1:8003";
   int64_t max_queue_tokens = 65536;
   int64_t max_queue_bytes = int64_t{1} << 30;
   int64_t max_queue_requests = 65536;
@@ -63,7 +64,7 @@ struct Config {
   int64_t drain_grace_seconds = 30;
   std::string log_level = "info";
   std::string log_format = "text";
-  std::map<std::string, ModelConfig> models;    // by name
+  std::map<std::string, ModelSettings> models;  // by name
   std::map<std::string, TenantConfig> tenants;  // by name
 };
 

@@ -1,9 +1,12 @@
 // fuseblock-server: configuration -> devices -> engine -> listen -> load the models -> serve ->
-// drain. It listens before it loads, so that health can be asked (NOT_SERVING) and blocks of the
-// first models answer while later ones load.
+// drain. Operators load further revisions, and drain, through the admin port. It listens before it
+// loads, so that health can be asked (NOT_SERVING) and blocks of the first models answer while
+// later ones load.
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,9 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "build_info.h"
 #include "kernels/base/cuda.h"
+#include "kernels/base/status.h"
 #include "kernels/list.h"
 #include "server/command_line.h"
 #include "server/config.h"
@@ -22,13 +27,19 @@
 #include "server/engine/devices.h"
 #include "server/engine/engine.h"
 #include "server/engine/placement.h"
+#include "server/engine/shadow.h"
 #include "server/model/loader.h"
 #include "server/model/registry.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
+#include "server/observe/status_page.h"
+#include "server/reason.h"
+#include "server/rpc/admin_server.h"
 #include "server/rpc/probe.h"
+#include "server/rpc/run_record.h"
 #include "server/rpc/server.h"
+#include "server/statusz.h"
 #include "server/stop_signals.h"
 
 namespace fuseblock {
@@ -85,7 +96,8 @@ RpcServer::Options RpcOptionsFrom(const Config& config) {
   return options;
 }
 
-ModelOptions ModelOptionsFrom(const std::string& name, const ModelConfig& model) {
+ModelOptions ModelOptionsFrom(const std::string& name, const ModelSettings& model,
+                              int64_t revision) {
   ModelOptions options;
   options.name = name;
   options.path = model.path;
@@ -93,6 +105,7 @@ ModelOptions ModelOptionsFrom(const std::string& name, const ModelConfig& model)
   options.rounding = model.rounding == "hf" ? Rounding::kHf : Rounding::kFused;
   options.layers = model.layers;
   if (!model.parts.empty()) options.parts = absl::StrSplit(model.parts, ',');
+  options.revision = revision;
   return options;
 }
 
@@ -121,21 +134,162 @@ BuildInfo BuildInfoOfThis() {
 struct Parts {
   // Calls end before the engine; the engine, which tells health of its devices, before health.
   ~Parts() {
+    admin.reset();
     http.reset();
     if (rpc != nullptr) rpc->Shutdown(absl::Now());
     engine.reset();
   }
 
+  const absl::Time started = absl::Now();
+  const BuildInfo build = BuildInfoOfThis();
   Metrics metrics;
   BlockRegistry registry;
   std::vector<Device> devices;
+  std::unique_ptr<Shadow> shadow;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<RpcServer> rpc;
   std::unique_ptr<HttpServer> http;
+  std::unique_ptr<AdminServer> admin;
+
+  std::mutex loading;  // one load at a time
+  DrainReport drain_report;
+  absl::Notification drained;  // drain_report is set
 };
 
-absl::Status Start(const Config& config, Parts& parts, std::atomic<HealthService*>& health) {
-  const BuildInfo build = BuildInfoOfThis();
+// A model to load, as the revision that it is to become.
+struct WantedModel {
+  std::string name;
+  ModelSettings settings;
+  int64_t revision = 1;
+};
+
+// With the GPUs of each layer's blocks planned over all of these models: what does not fit is
+// refused before anything is loaded.
+absl::StatusOr<std::vector<ModelOptions>> PlanModels(const std::vector<WantedModel>& wanted,
+                                                     const Config& config, const Parts& parts) {
+  std::vector<ModelOptions> models;
+  for (const WantedModel& one : wanted) {
+    models.push_back(ModelOptionsFrom(one.name, one.settings, one.revision));
+  }
+  const auto gpus =
+      GpusNow(parts.devices, static_cast<int>(config.lanes_per_device), parts.engine->Devices());
+  if (!gpus.ok()) return gpus.status();
+  if (gpus->empty()) return models;
+  std::vector<PlacementUnit> units;
+  for (size_t i = 0; i < models.size(); ++i) {
+    const absl::StatusOr<std::vector<ModelUnit>> measured = MeasureModel(models[i]);
+    if (!measured.ok()) {
+      return absl::Status(measured.status().code(), absl::StrCat("models.", models[i].name, ": ",
+                                                                 measured.status().message()));
+    }
+    const int replicas = static_cast<int>(wanted[i].settings.replicas);
+    for (const ModelUnit& unit : *measured) {
+      units.push_back(UnitOf(unit, replicas, config.max_batch_tokens));
+    }
+  }
+  FUSEBLOCK_ASSIGN_OR_RETURN(const Placement placement, Place(units, *gpus));
+  LogPlacement(units, placement);
+  for (ModelOptions& model : models) {
+    model.places = PlacesOf(model.name, units, placement, parts.devices);
+  }
+  return models;
+}
+
+absl::Status Stopped(const StopSignals& signals, const std::function<bool()>& cancelled) {
+  if (signals.stopping()) {
+    return MakeError(Reason::kDraining, "the server is stopping", absl::Seconds(1));
+  }
+  return cancelled() ? absl::CancelledError("the load was cancelled") : absl::OkStatus();
+}
+
+// Loads it beside what serves.
+absl::Status LoadPlanned(const ModelOptions& model, const Budget& budget, Parts& parts,
+                         const StopSignals& signals, const std::function<bool()>& cancelled) {
+  FUSEBLOCK_RETURN_IF_ERROR(Stopped(signals, cancelled));
+  const absl::Time begin = absl::Now();
+  Log(LogLevel::kInfo, "loading", absl::StrCat("loading ", model.name),
+      {{"model", model.name}, {"revision", model.revision}, {"path", model.path}});
+  CpuTeam team;
+  const auto prepare = [&](const ServedBlock& block) {
+    FUSEBLOCK_RETURN_IF_ERROR(Stopped(signals, cancelled));
+    return parts.engine->Prepare(block, budget);
+  };
+  FUSEBLOCK_RETURN_IF_ERROR(
+      LoadModel(model, parts.devices, parts.registry, prepare, team.parallel_for()));
+  Log(LogLevel::kInfo, "loaded", absl::StrCat("loaded ", model.name),
+      {{"model", model.name},
+       {"revision", model.revision},
+       {"blocks", parts.registry.List(model.name + ".").size()},
+       {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+  return absl::OkStatus();
+}
+
+// On an operator's behalf: that revision, or for 0 one more than the newest.
+absl::StatusOr<int64_t> Load(WantedModel wanted, const Config& config, Parts& parts,
+                             const StopSignals& signals, const std::function<bool()>& cancelled) {
+  std::lock_guard<std::mutex> lock(parts.loading);
+  FUSEBLOCK_RETURN_IF_ERROR(Stopped(signals, cancelled));
+  if (wanted.revision == 0) wanted.revision = parts.registry.NewestRevision(wanted.name) + 1;
+  FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<ModelOptions> models,
+                             PlanModels({wanted}, config, parts));
+  FUSEBLOCK_RETURN_IF_ERROR(
+      LoadPlanned(models.front(), BudgetFrom(wanted.settings), parts, signals, cancelled));
+  return wanted.revision;
+}
+
+// config must outlive what is made of it.
+AdminService::Options AdminOptionsFrom(const Config& config, Parts& parts, StopSignals& signals) {
+  AdminService::Options options;
+  options.config = config;
+  options.record = MakeRunRecord(parts.build, config, parts.devices);
+  options.load = [&config, &parts, &signals](const std::string& name, const ModelSettings& model,
+                                             int64_t revision,
+                                             const std::function<bool()>& cancelled) {
+    return Load({name, model, revision}, config, parts, signals, cancelled);
+  };
+  options.drain = [&parts, &signals] {
+    Log(LogLevel::kInfo, "stopping", "a call to the admin port: draining");
+    signals.RequestStop();
+    parts.drained.WaitForNotification();
+    return parts.drain_report;
+  };
+  return options;
+}
+
+absl::Status StartHttp(const Config& config, Parts& parts) {
+  if (config.metrics_address.empty()) return absl::OkStatus();
+  const auto serving = [&service = parts.rpc->health()] {
+    return service.StateOf("") == grpc::health::v1::HealthCheckResponse::SERVING;
+  };
+  const auto ready = [serving]() -> absl::Status {
+    return serving() ? absl::OkStatus() : absl::UnavailableError("not serving");
+  };
+  const auto statusz = [serving, &parts] {
+    return RenderStatusPage(CollectStatus(parts.build, parts.started, serving(), *parts.engine,
+                                          parts.registry, *parts.shadow));
+  };
+  auto http = HttpServer::Start(config.metrics_address, parts.metrics, ready, statusz);
+  if (!http.ok()) return http.status();
+  parts.http = *std::move(http);
+  Log(LogLevel::kInfo, "listening", absl::StrCat("listening on ", parts.http->address()),
+      {{"service", "metrics"}});
+  return absl::OkStatus();
+}
+
+absl::Status StartAdmin(const Config& config, Parts& parts, StopSignals& signals) {
+  if (config.admin_address.empty()) return absl::OkStatus();
+  auto admin = AdminServer::Start(config.admin_address, AdminOptionsFrom(config, parts, signals),
+                                  parts.registry, *parts.shadow);
+  if (!admin.ok()) return admin.status();
+  parts.admin = *std::move(admin);
+  Log(LogLevel::kInfo, "listening", absl::StrCat("listening on ", parts.admin->address()),
+      {{"service", "admin"}});
+  return absl::OkStatus();
+}
+
+absl::Status Start(const Config& config, Parts& parts, StopSignals& signals,
+                   std::atomic<HealthService*>& health) {
+  const BuildInfo& build = parts.build;
   parts.metrics.SetBuildInfo(build);
   Log(LogLevel::kInfo, "starting", absl::StrCat("fuseblock-server ", build.version),
       {{"version", build.version},
@@ -152,8 +306,12 @@ absl::Status Start(const Config& config, Parts& parts, std::atomic<HealthService
   auto engine = Engine::Create(options, parts.metrics);
   if (!engine.ok()) return engine.status();
   parts.engine = *std::move(engine);
+  Shadow::Options shadow_options;
+  shadow_options.devices = parts.devices;
+  parts.shadow = std::make_unique<Shadow>(shadow_options, parts.registry);
 
-  auto rpc = RpcServer::Start(RpcOptionsFrom(config), *parts.engine, parts.registry, parts.metrics);
+  auto rpc = RpcServer::Start(RpcOptionsFrom(config), *parts.engine, parts.registry, parts.metrics,
+                              *parts.shadow);
   if (!rpc.ok()) return rpc.status();
   parts.rpc = *std::move(rpc);
   health = &parts.rpc->health();
@@ -161,75 +319,21 @@ absl::Status Start(const Config& config, Parts& parts, std::atomic<HealthService
       [&service = parts.rpc->health()](const std::string& name) { service.BlockChanged(name); });
   Log(LogLevel::kInfo, "listening", absl::StrCat("listening on ", parts.rpc->address()),
       {{"service", "grpc"}});
-  if (config.metrics_address.empty()) return absl::OkStatus();
-  auto http = HttpServer::Start(
-      config.metrics_address, parts.metrics, [&service = parts.rpc->health()]() -> absl::Status {
-        if (service.StateOf("") == grpc::health::v1::HealthCheckResponse::SERVING) {
-          return absl::OkStatus();
-        }
-        return absl::UnavailableError("not serving");
-      });
-  if (!http.ok()) return http.status();
-  parts.http = *std::move(http);
-  Log(LogLevel::kInfo, "listening", absl::StrCat("listening on ", parts.http->address()),
-      {{"service", "metrics"}});
-  return absl::OkStatus();
-}
-
-// The models to load, with the GPUs of each layer's blocks planned over all of them: what does not
-// fit is refused before anything is loaded.
-absl::StatusOr<std::vector<ModelOptions>> PlanModels(const Config& config, const Parts& parts) {
-  std::vector<ModelOptions> models;
-  for (const auto& [name, model] : config.models) models.push_back(ModelOptionsFrom(name, model));
-  const auto gpus =
-      GpusNow(parts.devices, static_cast<int>(config.lanes_per_device), parts.engine->Devices());
-  if (!gpus.ok()) return gpus.status();
-  if (gpus->empty()) return models;
-  std::vector<PlacementUnit> units;
-  for (const ModelOptions& model : models) {
-    const absl::StatusOr<std::vector<ModelUnit>> measured = MeasureModel(model);
-    if (!measured.ok()) {
-      return absl::Status(measured.status().code(),
-                          absl::StrCat("models.", model.name, ": ", measured.status().message()));
-    }
-    const int replicas = static_cast<int>(config.models.at(model.name).replicas);
-    for (const ModelUnit& unit : *measured) {
-      units.push_back(UnitOf(unit, replicas, config.max_batch_tokens));
-    }
-  }
-  const absl::StatusOr<Placement> placement = Place(units, *gpus);
-  if (!placement.ok()) return placement.status();
-  LogPlacement(units, *placement);
-  for (ModelOptions& model : models) {
-    model.places = PlacesOf(model.name, units, *placement, parts.devices);
-  }
-  return models;
+  FUSEBLOCK_RETURN_IF_ERROR(StartHttp(config, parts));
+  return StartAdmin(config, parts, signals);
 }
 
 absl::Status LoadModels(const Config& config, Parts& parts, const StopSignals& signals) {
-  CpuTeam team;
-  const absl::StatusOr<std::vector<ModelOptions>> models = PlanModels(config, parts);
-  if (!models.ok()) return models.status();
-  for (const ModelOptions& model : *models) {
-    const auto prepare =
-        [&, budget = BudgetFrom(config.models.at(model.name))](const ServedBlock& block) {
-          if (signals.stopping()) return absl::CancelledError("the server is stopping");
-          return parts.engine->Prepare(block, budget);
-        };
-    if (signals.stopping()) return absl::CancelledError("the server is stopping");
-    const std::string& name = model.name;
-    const absl::Time begin = absl::Now();
-    Log(LogLevel::kInfo, "loading", absl::StrCat("loading ", name),
-        {{"model", name}, {"path", model.path}});
-    const absl::Status status =
-        LoadModel(model, parts.devices, parts.registry, prepare, team.parallel_for());
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("models.", name, ": ", status.message()));
-    }
-    Log(LogLevel::kInfo, "loaded", absl::StrCat("loaded ", name),
-        {{"model", name},
-         {"blocks", parts.registry.List(name + ".").size()},
-         {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+  std::lock_guard<std::mutex> lock(parts.loading);
+  std::vector<WantedModel> wanted;
+  for (const auto& [name, model] : config.models) wanted.push_back({name, model});
+  FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<ModelOptions> models,
+                             PlanModels(wanted, config, parts));
+  for (const ModelOptions& model : models) {
+    const Budget budget = BudgetFrom(config.models.at(model.name));
+    const absl::Status status = LoadPlanned(model, budget, parts, signals, [] { return false; });
+    if (status.ok()) continue;
+    return absl::Status(status.code(), absl::StrCat("models.", model.name, ": ", status.message()));
   }
   return absl::OkStatus();
 }
@@ -241,11 +345,15 @@ void Drain(const Config& config, Parts& parts) {
   parts.rpc->health().SetPhase(HealthService::Phase::kDraining);
   absl::SleepFor(absl::Seconds(config.drain_notice_seconds));
   const absl::Time deadline = absl::Now() + absl::Seconds(config.drain_grace_seconds);
-  parts.engine->Drain(deadline);
+  const bool complete = parts.engine->Drain(deadline);
   // Answers may still be on their way to clients.
   parts.rpc->Shutdown(std::max(deadline, absl::Now() + absl::Seconds(1)));
-  Log(LogLevel::kInfo, "drained", "drained",
-      {{"seconds", absl::ToDoubleSeconds(absl::Now() - begin)}});
+  parts.drain_report = {complete, absl::Now() - begin};
+  Log(LogLevel::kInfo, "drained", complete ? "drained" : "the time for the drain is over",
+      {{"complete", complete}, {"seconds", absl::ToDoubleSeconds(parts.drain_report.took)}});
+  parts.drained.Notify();
+  // Whoever asked for the drain gets its answer.
+  if (parts.admin != nullptr) parts.admin->Shutdown(absl::Now() + absl::Seconds(1));
 }
 
 int Serve(const Config& config) {
@@ -253,7 +361,7 @@ int Serve(const Config& config) {
   StopSignals signals;
   std::atomic<HealthService*> health = nullptr;
   Parts parts;
-  absl::Status status = Start(config, parts, health);
+  absl::Status status = Start(config, parts, signals, health);
   if (!status.ok()) {
     Log(LogLevel::kError, "start_failed", std::string(status.message()));
     return kExitFailed;

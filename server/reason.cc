@@ -15,7 +15,7 @@ namespace {
 using Code = absl::StatusCode;
 
 // In the enum's order, so that the table is indexed by it (a test checks).
-constexpr std::array<ReasonTraits, 15> kReasons = {{
+constexpr std::array<ReasonTraits, 17> kReasons = {{
     // reason, name, cause, code, retry, shed
     {Reason::kQueueFull, "QUEUE_FULL", "queue_full", Code::kResourceExhausted, true, true},
     {Reason::kMemory, "MEMORY", "memory", Code::kResourceExhausted, true, true},
@@ -34,6 +34,8 @@ constexpr std::array<ReasonTraits, 15> kReasons = {{
      false},
     {Reason::kPermissionDenied, "PERMISSION_DENIED", "permission_denied", Code::kPermissionDenied,
      false, false},
+    {Reason::kBadArgument, "BAD_ARGUMENT", "bad_argument", Code::kInvalidArgument, false, false},
+    {Reason::kConflict, "CONFLICT", "conflict", Code::kFailedPrecondition, false, false},
     {Reason::kCancelled, "CANCELLED", "cancelled", Code::kCancelled, false, false},
     {Reason::kInternal, "INTERNAL", "internal", Code::kInternal, false, false},
 }};

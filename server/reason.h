@@ -26,6 +26,8 @@ enum class Reason {
   kTooLarge,
   kUnauthenticated,
   kPermissionDenied,
+  kBadArgument,  // of the admin port: what was named can't be loaded or set
+  kConflict,     // of the admin port: what there is does not allow it
   kCancelled,
   kInternal,
 };

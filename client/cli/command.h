@@ -34,5 +34,6 @@ void AddHealth(CLI::App& app, const Globals& globals, Action* action);
 void AddRun(CLI::App& app, const Globals& globals, Action* action);
 void AddBench(CLI::App& app, const Globals& globals, Action* action);
 void AddKernels(CLI::App& app, const Globals& globals, Action* action);
+void AddAdmin(CLI::App& app, const Globals& globals, Action* action);
 
 }  // namespace fuseblock::cli

@@ -34,9 +34,9 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   app.footer(kFooter);
-  for (auto* add :
-       {fuseblock::cli::AddBlocks, fuseblock::cli::AddDescribe, fuseblock::cli::AddRun,
-        fuseblock::cli::AddHealth, fuseblock::cli::AddBench, fuseblock::cli::AddKernels}) {
+  for (auto* add : {fuseblock::cli::AddBlocks, fuseblock::cli::AddDescribe, fuseblock::cli::AddRun,
+                    fuseblock::cli::AddHealth, fuseblock::cli::AddBench, fuseblock::cli::AddKernels,
+                    fuseblock::cli::AddAdmin}) {
     add(app, globals, &action);
   }
   try {

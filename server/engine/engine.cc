@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -97,11 +98,12 @@ absl::Status Engine::Prepare(const ServedBlock& block, const Budget& budget) {
 }
 Engine::RequestId Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
 void Engine::Cancel(RequestId id) { impl_->Cancel(id); }
-void Engine::Drain(absl::Time deadline) { impl_->Drain(deadline); }
+bool Engine::Drain(absl::Time deadline) { return impl_->Drain(deadline); }
 bool Engine::CanServe(const ServedBlock& block) const { return impl_->CanServe(block); }
 std::vector<DeviceStatus> Engine::Devices() const { return impl_->Devices(); }
 std::vector<DeviceMemory> Engine::Memory() const { return impl_->Memory(); }
 void Engine::LogMemory() const { impl_->LogMemory(); }
+LoadStatus Engine::Load(size_t busiest_max) const { return impl_->Load(busiest_max); }
 
 Engine::RequestId Engine::Impl::Submit(Request request) {
   EngineBlock* block = request.block == nullptr ? nullptr : request.block->engine.get();
@@ -205,6 +207,38 @@ Scheduler::Capacity Engine::Impl::CapacityLocked(const EngineBlock& block, const
   return capacity;
 }
 
+LoadStatus Engine::Impl::Load(size_t busiest_max) const {
+  LoadStatus load;
+  std::map<std::string, QueueStatus> by_block;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    load.queue_tokens = scheduler.queue().tokens();
+    load.queue_bytes = scheduler.queue().bytes();
+    scheduler.queue().ForEachWaiting([&](const BatchQueue& waiting) {
+      QueueStatus& block = by_block[waiting.block()->name];
+      block.requests += waiting.requests();
+      block.tokens += waiting.tokens();
+      block.bytes +=
+          waiting.tokens() * static_cast<int64_t>(waiting.block()->RowBytes(waiting.form()));
+    });
+  }
+  for (auto& [name, block] : by_block) {
+    load.queue_requests += block.requests;
+    block.block = name;
+    load.busiest.push_back(std::move(block));
+  }
+  std::sort(load.busiest.begin(), load.busiest.end(),
+            [](const QueueStatus& a, const QueueStatus& b) { return a.tokens > b.tokens; });
+  if (load.busiest.size() > busiest_max) load.busiest.resize(busiest_max);
+  const AdmissionUse use = admission->use();
+  load.admitted_requests = use.requests;
+  load.admitted_tokens = use.tokens;
+  load.admitted_tokens_max = options.queue_tokens_max;
+  load.admitted_bytes = use.bytes;
+  load.admitted_bytes_max = options.queue_bytes_max;
+  return load;
+}
+
 void Engine::Impl::UpdateQueueGaugesLocked() {
   metrics.SetQueue(scheduler.queue().tokens(), scheduler.queue().bytes());
 }
@@ -239,14 +273,14 @@ void Engine::Impl::Answered(int64_t requests) {
   if (unanswered == 0) all_answered.notify_all();
 }
 
-void Engine::Impl::Drain(absl::Time deadline) {
+bool Engine::Impl::Drain(absl::Time deadline) {
   const Countdown countdown(deadline);
   admission->Close();
   {
     std::unique_lock<std::mutex> lock(mutex);
     all_answered.wait_until(lock, countdown.end(), [this] { return unanswered == 0; });
   }
-  if (admission->AwaitEmpty(countdown.left())) return;
+  if (admission->AwaitEmpty(countdown.left())) return true;
   Entries queued;
   {
     std::lock_guard<std::mutex> lock(mutex);
@@ -255,6 +289,7 @@ void Engine::Impl::Drain(absl::Time deadline) {
   }
   Refuse(std::move(queued), Reason::kDraining, "the server stopped before this request's turn",
          absl::Seconds(1));
+  return false;
 }
 
 void Engine::Impl::RunTimer() {

@@ -118,12 +118,33 @@ struct EngineOptions {
 
 enum class DeviceHealth { kHealthy, kQuarantined };
 
+struct LaneStatus {
+  bool busy = false;
+  int64_t batches = 0;            // answered
+  int64_t last_batch_tokens = 0;  // of the newest, running or answered
+};
+
 struct DeviceStatus {
   Device device;
   DeviceHealth health = DeviceHealth::kHealthy;
   std::string reason;
   size_t staging_bytes = 0;    // pinned or host
   size_t workspace_bytes = 0;  // on the device
+  std::vector<LaneStatus> lanes;
+};
+
+struct QueueStatus {
+  std::string block;
+  int64_t requests = 0, tokens = 0, bytes = 0;
+};
+
+// What waits and what is admitted, at one moment.
+struct LoadStatus {
+  int64_t queue_requests = 0, queue_tokens = 0, queue_bytes = 0;
+  std::vector<QueueStatus> busiest;  // blocks with something waiting, the most tokens first
+  int64_t admitted_requests = 0;     // waiting, running, or their outputs not yet sent
+  int64_t admitted_tokens = 0, admitted_tokens_max = 0;
+  int64_t admitted_bytes = 0, admitted_bytes_max = 0;
 };
 
 // Thread-safe. Destroying it drains with no grace: everything queued is refused as DRAINING.
@@ -152,8 +173,8 @@ class Engine {
   void Cancel(RequestId id);
 
   // Refuses new requests as DRAINING; returns when everything admitted has been answered and its
-  // outputs released, or at the deadline with what was queued refused as DRAINING.
-  void Drain(absl::Time deadline);
+  // outputs released (true), or at the deadline with what was queued refused as DRAINING (false).
+  bool Drain(absl::Time deadline);
 
   // Whether a block can be answered now: by a healthy device that holds it, or by fallback.
   bool CanServe(const ServedBlock& block) const;
@@ -161,6 +182,8 @@ class Engine {
   // What is held for each device, term by term; and the same in the log.
   std::vector<DeviceMemory> Memory() const;
   void LogMemory() const;
+  // At most that many of the busiest blocks.
+  LoadStatus Load(size_t busiest_max) const;
 
   struct Impl;
 

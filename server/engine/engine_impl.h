@@ -77,11 +77,12 @@ struct Engine::Impl {
   absl::Status Prepare(const ServedBlock& block, const Budget& budget);
   RequestId Submit(Request request);
   void Cancel(RequestId id);
-  void Drain(absl::Time deadline);
+  bool Drain(absl::Time deadline);
   bool CanServe(const ServedBlock& block) const;
   std::vector<DeviceStatus> Devices() const;
   std::vector<DeviceMemory> Memory() const;
   void LogMemory() const;
+  LoadStatus Load(size_t busiest_max) const;
 
   // For the workers of that device: waits for work. True with a batch, or with *takeover set; false
   // when it is time to leave.

@@ -157,6 +157,7 @@ std::vector<DeviceStatus> Engine::Impl::Devices() const {
     for (const auto& worker : state->workers) {
       status.staging_bytes += worker->staging_bytes();
       status.workspace_bytes += worker->workspace_bytes();
+      status.lanes.push_back(worker->status());
     }
     std::lock_guard<std::mutex> lock(mutex);
     status.health = state->health;

@@ -113,6 +113,10 @@ class FairQueue {
   int64_t tokens() const { return tokens_; }
   int64_t bytes() const { return bytes_; }
   bool empty() const { return active_.empty(); }
+  // Calls visit with each queue that something waits in.
+  void ForEachWaiting(absl::FunctionRef<void(const BatchQueue&)> visit) const {
+    for (const BatchQueue* waiting : active_) visit(*waiting);
+  }
 
   // Lane time that will have been spent on others before a request of this tenant and priority,
   // which takes so many chunks, gets to its last one: at most as many chunks of each of its own

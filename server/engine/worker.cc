@@ -95,7 +95,8 @@ LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, size_t index,
       lane_(std::move(lane)),
       gathered_(engine.metrics.Memory(lane_->device(), MemoryPool::kStagingIn)),
       sent_(engine.metrics.Memory(lane_->device(), MemoryPool::kStagingOut)),
-      workspace_(engine.metrics.Memory(lane_->device(), MemoryPool::kWorkspace)) {}
+      workspace_(engine.metrics.Memory(lane_->device(), MemoryPool::kWorkspace)),
+      metrics_(engine.metrics.Lane(lane_->device(), static_cast<int>(index))) {}
 
 LaneWorker::~LaneWorker() {
   gathered_->AddReserved(-static_cast<int64_t>(staging_in_.size()));
@@ -264,11 +265,13 @@ void LaneWorker::RunForCaller() {
 
 // With the staging locked.
 void LaneWorker::RunBatch(Batch& batch, absl::Time started) {
+  busy_ = true;
   if (slab_ == nullptr) slab_ = pool_->Take();  // never the last one given away: see Deliver
   Gather(batch, staging_in_.data(), slab_.get());
   batch.run.block = batch.block->on_device[device_];
   batch.run.graphs = batch.block->graphs[device_][index_].get();
   gathered_->AddUsed(static_cast<int64_t>(staging_in_.size()));
+  last_batch_tokens_ = batch.run.rows;
   const absl::Time gathered = MonotonicNow();
 
   LaneTimes times;
@@ -284,7 +287,10 @@ void LaneWorker::RunBatch(Batch& batch, absl::Time started) {
   }
   gathered_->AddUsed(-static_cast<int64_t>(staging_in_.size()));
   Observe(batch, answered_by, times.padded_rows);
+  metrics_->ObserveBatch(MonotonicNow() - started);
+  ++batches_;
   Deliver(batch, status, answered_by, timings, started);
+  busy_ = false;
 }
 
 void LaneWorker::Observe(const Batch& batch, size_t answered_by, int64_t padded_rows) {

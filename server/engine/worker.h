@@ -43,6 +43,7 @@ class LaneWorker {
   const LaneBytes& bytes() const { return bytes_; }
   size_t staging_bytes() const { return staging_bytes_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
+  LaneStatus status() const { return {busy_, batches_, last_batch_tokens_}; }
 
   // On the thread of a caller that the lane was lent to: runs callers_batch and then what is
   // queued, as long as that takes no longer than a caller may be kept, and gives the lane back.
@@ -75,6 +76,7 @@ class LaneWorker {
   MemoryGauge* const gathered_;
   MemoryGauge* const sent_;
   MemoryGauge* const workspace_;
+  LaneMetrics* const metrics_;
 
   // Held while a batch uses the staging. A Pause goes first when both want it.
   std::mutex staging_mutex_;
@@ -87,6 +89,9 @@ class LaneWorker {
 
   std::atomic<size_t> staging_bytes_{0};
   std::atomic<size_t> workspace_bytes_{0};
+  std::atomic<bool> busy_{false};
+  std::atomic<int64_t> batches_{0};
+  std::atomic<int64_t> last_batch_tokens_{0};
 
   std::thread thread_;
 };

@@ -16,6 +16,7 @@ namespace fuseblock {
 struct HttpServer::Impl {
   const Metrics* metrics;
   std::function<absl::Status()> ready;
+  std::function<std::string()> statusz;
   std::string address;
   std::string host;  // without brackets
   int port = 0;
@@ -43,10 +44,15 @@ Page Readyz(const HttpServer::Impl& server) {
   return {503, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
 }
 
+Page Statusz(const HttpServer::Impl& server) {
+  return {200, "text/html; charset=utf-8", server.statusz ? server.statusz() : ""};
+}
+
 constexpr struct {
   const char* path;
   Page (*page)(const HttpServer::Impl&);
-} kPages[] = {{"/metrics", Metricsz}, {"/healthz", Healthz}, {"/readyz", Readyz}};
+} kPages[] = {
+    {"/metrics", Metricsz}, {"/healthz", Healthz}, {"/readyz", Readyz}, {"/statusz", Statusz}};
 
 Page Find(const HttpServer::Impl& server, const mg_request_info& request) {
   const std::string_view method = request.request_method;
@@ -57,7 +63,7 @@ Page Find(const HttpServer::Impl& server, const mg_request_info& request) {
   for (const auto& entry : kPages) {
     if (path == entry.path) return entry.page(server);
   }
-  return {404, "text/plain; charset=utf-8", "here are /metrics, /healthz and /readyz\n"};
+  return {404, "text/plain; charset=utf-8", "here are /metrics, /healthz, /readyz and /statusz\n"};
 }
 
 const char* Phrase(int code) {
@@ -80,7 +86,9 @@ int OnRequest(mg_connection* connection) {
   const Page page = Find(*server, *request);
   mg_printf(connection,
             "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-            "Cache-Control: no-store\r\n%sConnection: close\r\n\r\n",
+            "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+            "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
+            "%sConnection: close\r\n\r\n",
             page.code, Phrase(page.code), page.type, page.body.size(),
             page.code == 405 ? "Allow: GET, HEAD\r\n" : "");
   if (std::string_view(request->request_method) != "HEAD") {
@@ -100,9 +108,9 @@ int OnMessage(const mg_connection* connection, const char* message) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
-                                                              const Metrics& metrics,
-                                                              std::function<absl::Status()> ready) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
+    const std::string& address, const Metrics& metrics, std::function<absl::Status()> ready,
+    std::function<std::string()> statusz) {
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon == std::string::npos || colon == 0 ||
@@ -112,6 +120,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   auto impl = std::make_unique<Impl>();
   impl->metrics = &metrics;
   impl->ready = std::move(ready);
+  impl->statusz = std::move(statusz);
 
   mg_callbacks callbacks{};
   callbacks.begin_request = OnRequest;

@@ -1,5 +1,5 @@
 // The plain HTTP side of the server: /metrics for Prometheus, /healthz (the process lives) and
-// /readyz (it takes requests) for orchestrators.
+// /readyz (it takes requests) for orchestrators, /statusz for people.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,13 @@ namespace fuseblock {
 class HttpServer {
  public:
   // address: "HOST:PORT" or "[IPV6]:PORT"; port 0 picks one. `ready` is asked on every /readyz: OK
-  // answers 200, an error 503 with its message. metrics must outlive the server.
-  // INVALID_ARGUMENT for another form of address, UNAVAILABLE when it can't be bound.
+  // answers 200, an error 503 with its message. `statusz` gives the status page as HTML. metrics
+  // must outlive the server. INVALID_ARGUMENT for another form of address, UNAVAILABLE when it
+  // can't be bound.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                            const Metrics& metrics,
-                                                           std::function<absl::Status()> ready);
+                                                           std::function<absl::Status()> ready,
+                                                           std::function<std::string()> statusz);
   // Stops listening and waits for the answers under way.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -38,6 +38,7 @@ constexpr std::string_view kPhaseNames[kPhases] = {"queue",   "batch", "h2d",
                                                    "compute", "d2h",   "encode"};
 constexpr const char* kFallbackNames[kFallbackCauses] = {"device_lost", "launch_failed",
                                                          "out_of_memory"};
+constexpr const char* kShadowNames[kShadowResults] = {"equal", "different", "failed", "skipped"};
 constexpr const char* kPoolNames[kMemoryPools] = {"staging_in", "staging_out", "workspace",
                                                   "requests"};
 constexpr const char* kCodeNames[kCodes] = {
@@ -68,6 +69,16 @@ Buckets PowersOfTwo(int count) {
   return buckets;
 }
 
+// 0, then 1 to 65536: beyond that, or with a NaN on one side, nothing is close.
+const Buckets& UlpBuckets() {
+  static const Buckets* buckets = [] {
+    auto* all = new Buckets(PowersOfTwo(17));
+    all->insert(all->begin(), 0);
+    return all;
+  }();
+  return *buckets;
+}
+
 double ToSeconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
 
 // Made by `make` when it is first asked for. Two threads that race both get the same series,
@@ -84,6 +95,8 @@ class Lazy {
     }
     return *series;
   }
+  // Null while nobody has asked for it.
+  T* Peek() const { return series_.load(std::memory_order_acquire); }
 
  private:
   std::atomic<T*> series_{nullptr};
@@ -110,6 +123,13 @@ struct Metrics::Impl {
       Counters("useful_tokens_total", "Tokens that blocks were run on.");
   Family<Counter>& padded_tokens =
       Counters("padded_tokens_total", "Tokens added to batches to fill them up.");
+  Family<Counter>& shadow =
+      Counters("shadow_total", "Requests run again to compare the outputs, by what came of it.");
+  Family<Histogram>& shadow_difference =
+      Histograms("shadow_difference_ulp", "Largest difference of a compared request's outputs.");
+  Family<Counter>& lane_batches = Counters("lane_batches_total", "Batches that the lane answered.");
+  Family<Counter>& lane_busy =
+      Counters("lane_busy_seconds_total", "Time that the lane spent on batches.");
   Family<Gauge>& weights = Gauges("weights_bytes", "Weights held, by block and device.");
   Family<Counter>& errors = Counters("errors_total", "Failed requests, by reason.");
   Family<Gauge>& memory =
@@ -140,6 +160,7 @@ struct Metrics::Impl {
   GpuUsage gpus;
   std::map<std::string, std::unique_ptr<BlockMetrics>, std::less<>> blocks;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<MemoryGauge>> pools;
+  std::map<std::pair<std::string, int>, std::unique_ptr<LaneMetrics>> lanes;
 
   explicit Impl(const char* nvml_library) : gpus(nvml_library) {
     for (const ReasonTraits& traits : AllReasons()) {
@@ -194,6 +215,8 @@ struct BlockMetrics::Impl {
   Lazy<Histogram> durations[kRpcs];
   Lazy<Histogram> phases[kPhases];
   Lazy<Counter> fallback[kFallbackCauses];
+  Lazy<Counter> shadow[kShadowResults];
+  Lazy<Histogram> shadow_difference;
   std::array<Counter*, kReasons> shed{};
   Counter* useful;
   Counter* padded;
@@ -243,6 +266,38 @@ void BlockMetrics::CountFallback(FallbackCause cause, int64_t requests) {
       .Increment(static_cast<double>(requests));
 }
 
+void BlockMetrics::CountShadow(ShadowResult result) {
+  const int index = static_cast<int>(result);
+  impl_->shadow[index]
+      .Get([&]() -> Counter& {
+        return impl_->all.shadow.Add({{"block", impl_->block}, {"result", kShadowNames[index]}});
+      })
+      .Increment();
+}
+
+void BlockMetrics::ObserveShadow(double ulp) {
+  CountShadow(ulp < 0 ? ShadowResult::kEqual : ShadowResult::kDifferent);
+  impl_->shadow_difference
+      .Get([&]() -> Histogram& {
+        return impl_->all.shadow_difference.Add({{"block", impl_->block}}, UlpBuckets());
+      })
+      .Observe(ulp < 0 ? 0 : ulp);
+}
+
+BlockMetrics::Totals BlockMetrics::RequestTotals() const {
+  Totals totals;
+  for (auto& rpc : impl_->requests) {
+    for (int code = 0; code < kCodes; ++code) {
+      const Counter* counter = rpc[code].Peek();
+      if (counter == nullptr) continue;
+      const auto count = static_cast<int64_t>(counter->Value());
+      totals.requests += count;
+      if (code != 0) totals.errors += count;
+    }
+  }
+  return totals;
+}
+
 void BlockMetrics::ObserveBatch(int64_t requests, int64_t tokens, int64_t padded_tokens) {
   impl_->all.batch_requests.Observe(static_cast<double>(requests));
   impl_->all.batch_tokens.Observe(static_cast<double>(tokens));
@@ -253,6 +308,18 @@ void BlockMetrics::ObserveBatch(int64_t requests, int64_t tokens, int64_t padded
 void BlockMetrics::AddWeightBytes(Device device, int64_t delta) {
   impl_->all.weights.Add({{"block", impl_->block}, {"device", DeviceName(device)}})
       .Increment(static_cast<double>(delta));
+}
+
+struct LaneMetrics::Impl {
+  Counter& batches;
+  Counter& busy;
+};
+
+LaneMetrics::LaneMetrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LaneMetrics::~LaneMetrics() = default;
+void LaneMetrics::ObserveBatch(absl::Duration busy) {
+  impl_->batches.Increment();
+  impl_->busy.Increment(ToSeconds(busy));
 }
 
 // Counted in integers, which takes one addition where a gauge's number takes a loop, and given to
@@ -333,6 +400,18 @@ MemoryGauge* Metrics::Memory(Device device, MemoryPool pool) {
         std::make_unique<MemoryGauge::Impl>(state("reserved"), state("used")));
   }
   return gauge.get();
+}
+
+LaneMetrics* Metrics::Lane(Device device, int lane) {
+  const std::string where = DeviceName(device);
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  std::unique_ptr<LaneMetrics>& series = impl_->lanes[{where, lane}];
+  if (series == nullptr) {
+    const Labels labels{{"device", where}, {"lane", std::to_string(lane)}};
+    series = std::make_unique<LaneMetrics>(std::make_unique<LaneMetrics::Impl>(
+        LaneMetrics::Impl{impl_->lane_batches.Add(labels), impl_->lane_busy.Add(labels)}));
+  }
+  return series.get();
 }
 
 std::string Metrics::Expose() const {

@@ -35,6 +35,15 @@ enum class FallbackCause : uint8_t {
 };
 inline constexpr int kFallbackCauses = 3;
 
+// Label `result` of shadow_total: what came of running a request again to compare the outputs.
+enum class ShadowResult : uint8_t {
+  kEqual,      // bit for bit
+  kDifferent,  // shadow_difference_ulp says how far
+  kFailed,     // the run failed, or gave outputs of another size
+  kSkipped,    // no room in the shadow's budget, or the revision was unloaded meanwhile
+};
+inline constexpr int kShadowResults = 4;
+
 // Label `pool` of memory_bytes. Label `state` is "reserved" or "used".
 enum class MemoryPool : uint8_t {
   kStagingIn,   // where lanes gather requests
@@ -70,8 +79,33 @@ class BlockMetrics {
   void CountFallback(FallbackCause cause, int64_t requests);
   // batch_requests, batch_tokens, useful_tokens_total, padded_tokens_total; by the engine.
   void ObserveBatch(int64_t requests, int64_t tokens, int64_t padded_tokens);
+  // shadow_total{block,result} for a run that gave nothing to compare.
+  void CountShadow(ShadowResult result);
+  // The same for one that did, and shadow_difference_ulp{block}. ulp: the largest difference of the
+  // outputs in units in the last place; negative: every bit was equal.
+  void ObserveShadow(double ulp);
   // weights_bytes{block,device}: more when a revision is loaded, less when one is freed.
   void AddWeightBytes(Device device, int64_t delta);
+
+  // What requests_total says of the block, over all RPCs.
+  struct Totals {
+    int64_t requests = 0, errors = 0;
+  };
+  Totals RequestTotals() const;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// One lane's series. Lives as long as its Metrics.
+class LaneMetrics {
+ public:
+  struct Impl;
+  explicit LaneMetrics(std::unique_ptr<Impl> impl);
+  ~LaneMetrics();
+  // A batch was answered that kept the lane busy for so long: lane_batches_total{device,lane},
+  // lane_busy_seconds_total{device,lane}.
+  void ObserveBatch(absl::Duration busy);
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -123,6 +157,7 @@ class Metrics {
   void SetDeviceHealthy(Device device, bool healthy);
   // Takes a lock: call it at start and keep the pointer.
   MemoryGauge* Memory(Device device, MemoryPool pool);
+  LaneMetrics* Lane(Device device, int lane);  // the same
 
   // The text exposition of every series.
   std::string Expose() const;

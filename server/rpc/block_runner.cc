@@ -73,12 +73,13 @@ void BlockRunner::Run(Rpc rpc, const absl::Status& parsed,
   submitted.deadline = terms.deadline;
   submitted.tenant = std::move(terms.tenant);
   submitted.priority = terms.priority;
-  submitted.done = [rpc, block = *std::move(block), form = checked->form, tokens = checked->tokens,
-                    arrived = terms.arrived, request_bytes,
-                    done = std::move(done)](Outcome outcome) mutable {
+  auto sample = shadow_.Choose(submitted);
+  submitted.done = [rpc, &shadow = shadow_, sample = std::move(sample), block = *std::move(block),
+                    form = checked->form, tokens = checked->tokens, arrived = terms.arrived,
+                    request_bytes, done = std::move(done)](Outcome outcome) mutable {
     const absl::Time ended = absl::Now();
     BlockAnswer answer;
-    answer.status = std::move(outcome.status);
+    answer.status = outcome.status;
     answer.block = block->name;
     if (answer.status.ok()) {
       answer.response = EncodeResponse(*block, form, outcome);
@@ -93,8 +94,9 @@ void BlockRunner::Run(Rpc rpc, const absl::Status& parsed,
     metrics.ObserveRequest(rpc, answer.status, encoded - arrived);
     metrics.ObserveBytes(request_bytes, static_cast<int64_t>(answer.response.bytes));
     LogRequest(rpc, answer, tokens, encoded - arrived);
-    outcome.storage.reset();  // from here on the response's slices hold it
+    if (sample == nullptr) outcome.storage.reset();  // from here on the response's slices hold it
     std::move(done)(std::move(answer));
+    if (sample != nullptr) shadow.Offer(std::move(sample), outcome);
   };
   cancel.Started(engine_.Submit(std::move(submitted)));
 }

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/engine/engine.h"
+#include "server/engine/shadow.h"
 #include "server/model/registry.h"
 #include "server/observe/metrics.h"
 #include "server/rpc/codec.h"
@@ -51,9 +52,9 @@ class CancelSwitch {
 // Thread-safe. What it is given must outlive it.
 class BlockRunner {
  public:
-  BlockRunner(Engine& engine, const BlockRegistry& registry, Metrics& metrics,
+  BlockRunner(Engine& engine, const BlockRegistry& registry, Metrics& metrics, Shadow& shadow,
               const RequestLimits& limits)
-      : engine_(engine), registry_(registry), metrics_(metrics), limits_(limits) {}
+      : engine_(engine), registry_(registry), metrics_(metrics), shadow_(shadow), limits_(limits) {}
 
   Engine& engine() const { return engine_; }
 
@@ -70,6 +71,7 @@ class BlockRunner {
   Engine& engine_;
   const BlockRegistry& registry_;
   Metrics& metrics_;
+  Shadow& shadow_;
   RequestLimits limits_;
 };
 

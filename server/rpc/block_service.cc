@@ -67,8 +67,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 }  // namespace
 
 BlockService::BlockService(const Options& options, Engine& engine, const BlockRegistry& registry,
-                           Metrics& metrics)
-    : options_(options), registry_(registry), runner_(engine, registry, metrics, options.limits) {}
+                           Metrics& metrics, Shadow& shadow)
+    : options_(options),
+      registry_(registry),
+      runner_(engine, registry, metrics, shadow, options.limits) {}
 
 BlockService::~BlockService() = default;
 

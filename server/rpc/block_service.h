@@ -31,7 +31,7 @@ class BlockService final : public RawBlockService {
 
   // What it is given must outlive it.
   BlockService(const Options& options, Engine& engine, const BlockRegistry& registry,
-               Metrics& metrics);
+               Metrics& metrics, Shadow& shadow);
   ~BlockService() override;
 
   // Ends every open stream as DRAINING, when what it has in flight is answered. Streams that open

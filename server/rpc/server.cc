@@ -1,7 +1,5 @@
 #include "server/rpc/server.h"
 
-#include <grpc/support/log.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
 
@@ -9,9 +7,7 @@
 #include <limits>
 #include <thread>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "server/observe/log.h"
+#include "server/rpc/listen.h"
 
 namespace fuseblock {
 namespace {
@@ -28,8 +24,6 @@ void SetArguments(grpc::ServerBuilder& builder, int64_t request_bytes_max) {
   SetTransportArguments(builder);
   builder.SetMaxReceiveMessageSize(static_cast<int>(
       std::min<int64_t>(request_bytes_max + kHeadBytesMax, std::numeric_limits<int>::max())));
-  // A second server on the same port must fail, not share its connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A compressed message is measured before it is unpacked, so its size would bound nothing.
   for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
@@ -40,14 +34,6 @@ void SetArguments(grpc::ServerBuilder& builder, int64_t request_bytes_max) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kPingIntervalMinMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-}
-
-// gRPC's own log would break the structured log's lines. Most of it is about single connections;
-// its errors say why it is about to end the process.
-void LogFromGrpc(gpr_log_func_args* line) {
-  const bool error = line->severity == GPR_LOG_SEVERITY_ERROR;
-  Log(error ? LogLevel::kError : LogLevel::kDebug, "grpc", line->message,
-      {{"file", line->file}, {"line", line->line}});
 }
 
 }  // namespace
@@ -90,37 +76,23 @@ class KeepWarm {
 };
 
 RpcServer::RpcServer(const Options& options, Engine& engine, const BlockRegistry& registry,
-                     Metrics& metrics)
-    : address_(options.address),
-      blocks_(options.blocks, engine, registry, metrics),
-      health_(engine, registry) {}
+                     Metrics& metrics, Shadow& shadow)
+    : blocks_(options.blocks, engine, registry, metrics, shadow), health_(engine, registry) {}
 
 RpcServer::~RpcServer() { Shutdown(absl::Now()); }
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const Options& options, Engine& engine,
                                                             const BlockRegistry& registry,
-                                                            Metrics& metrics) {
-  static const bool once = [] {
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    gpr_set_log_function(LogFromGrpc);
-    return true;
-  }();
-  (void)once;
-  std::unique_ptr<RpcServer> server(new RpcServer(options, engine, registry, metrics));
-  grpc::ServerBuilder builder;
-  SetArguments(builder, options.blocks.limits.bytes_max);
-  int port = 0;
-  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&server->blocks_);
-  builder.RegisterService(&server->health_);
-  server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat(options.address, ": cannot listen there"));
-  }
-  if (!absl::StartsWith(options.address, "unix:")) {
-    server->address_ =
-        absl::StrCat(options.address.substr(0, options.address.rfind(':') + 1), port);
-  }
+                                                            Metrics& metrics, Shadow& shadow) {
+  std::unique_ptr<RpcServer> server(new RpcServer(options, engine, registry, metrics, shadow));
+  auto listening = Listen(options.address, [&](grpc::ServerBuilder& builder) {
+    SetArguments(builder, options.blocks.limits.bytes_max);
+    builder.RegisterService(&server->blocks_);
+    builder.RegisterService(&server->health_);
+  });
+  if (!listening.ok()) return listening.status();
+  server->server_ = std::move(listening->server);
+  server->address_ = std::move(listening->address);
   server->keep_warm_ = std::make_unique<KeepWarm>(*server->server_);
   return server;
 }

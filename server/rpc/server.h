@@ -26,7 +26,7 @@ class RpcServer {
   // Listens; what it is given must outlive it. UNAVAILABLE when the address can't be bound.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const Options& options, Engine& engine,
                                                           const BlockRegistry& registry,
-                                                          Metrics& metrics);
+                                                          Metrics& metrics, Shadow& shadow);
   ~RpcServer();
 
   // With the port that was picked.
@@ -38,8 +38,8 @@ class RpcServer {
   void Shutdown(absl::Time deadline);
 
  private:
-  RpcServer(const Options& options, Engine& engine, const BlockRegistry& registry,
-            Metrics& metrics);
+  RpcServer(const Options& options, Engine& engine, const BlockRegistry& registry, Metrics& metrics,
+            Shadow& shadow);
 
   std::string address_;
   BlockService blocks_;

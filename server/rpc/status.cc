@@ -40,7 +40,7 @@ ErrorText TextOf(const absl::Status& status) {
 }
 
 grpc::Status ToGrpcStatus(const absl::Status& status, std::string_view block,
-                          grpc::CallbackServerContext* context) {
+                          grpc::ServerContextBase* context) {
   if (status.ok()) return grpc::Status::OK;
   const ErrorText text = TextOf(status);
   google::rpc::Status details;

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 
 namespace grpc {
-class CallbackServerContext;
+class ServerContextBase;
 }
 
 namespace fuseblock {
@@ -29,6 +29,6 @@ ErrorText TextOf(const absl::Status& status);
 // OK, or the error with its details; `block` goes into ErrorInfo.metadata unless it is empty. Adds
 // the retry trailer to `context`.
 grpc::Status ToGrpcStatus(const absl::Status& status, std::string_view block,
-                          grpc::CallbackServerContext* context);
+                          grpc::ServerContextBase* context);
 
 }  // namespace fuseblock

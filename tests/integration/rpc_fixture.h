@@ -22,6 +22,7 @@
 #include "google/rpc/status.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/faulty_lane.h"
+#include "server/engine/shadow.h"
 #include "server/engine/simulated_lane.h"
 #include "server/model/loader.h"
 #include "server/model/registry.h"
@@ -117,7 +118,11 @@ class RpcFixture : public ::testing::Test {
     ASSERT_EQ(engine.status(), absl::OkStatus());
     engine_ = *std::move(engine);
     rpc_options_.address = "unix:" + folder_.File("socket");
-    auto rpc = RpcServer::Start(rpc_options_, *engine_, registry_, metrics_);
+    Shadow::Options shadow;
+    shadow.devices = engine_options_.devices;
+    shadow.make_lane = WithFaults(SimulatedDevices(), shadow_faults_);
+    shadow_ = std::make_unique<Shadow>(std::move(shadow), registry_);
+    auto rpc = RpcServer::Start(rpc_options_, *engine_, registry_, metrics_, *shadow_);
     ASSERT_EQ(rpc.status(), absl::OkStatus());
     rpc_ = *std::move(rpc);
     health_ = &rpc_->health();
@@ -148,6 +153,7 @@ class RpcFixture : public ::testing::Test {
     client_.reset();
     rpc_.reset();
     engine_.reset();
+    shadow_.reset();
   }
 
   std::shared_ptr<const ServedBlock> Served(const std::string& name) {
@@ -228,9 +234,11 @@ class RpcFixture : public ::testing::Test {
   EngineOptions engine_options_;
   RpcServer::Options rpc_options_;
   std::shared_ptr<Faults> faults_ = std::make_shared<Faults>();
+  std::shared_ptr<Faults> shadow_faults_ = std::make_shared<Faults>();  // of the shadow's lanes
   std::atomic<HealthService*> health_ = nullptr;
   Metrics metrics_;
   BlockRegistry registry_;
+  std::unique_ptr<Shadow> shadow_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RpcServer> rpc_;
   std::unique_ptr<client::Client> client_;

@@ -7,66 +7,14 @@
 #include <memory>
 
 #include "client/cpp/client.h"
-#include "server/model/loader.h"
-#include "tests/integration/server_process.h"
-#include "tests/support/checkpoint_files.h"
-#include "tests/support/run_block.h"
+#include "tests/integration/raw_client.h"
+#include "tests/integration/server_fixture.h"
 
 namespace fuseblock::testing {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-class ServerTest : public ::testing::Test {
- protected:
-  // Arguments that listen on free ports, with the model in the folder.
-  std::vector<std::string> Arguments(std::vector<std::string> more = {}) const {
-    std::vector<std::string> all = {"--set",   "server.address=127.0.0.1:0",
-                                    "--set",   "metrics.address=127.0.0.1:0",
-                                    "--set",   "devices=cpu",
-                                    "--model", "m=" + folder_.path()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-
-  // x of the tiny model, as bytes.
-  std::string X(int64_t tokens) const {
-    std::vector<float> values(static_cast<size_t>(tokens * model_.hidden));
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<float>(static_cast<int>(i * 7 % 31) - 15) / 16;
-    }
-    return EncodeValues(values, DType::kF32);
-  }
-  client::Request Mlp(int64_t tokens) const {
-    const std::string x = X(tokens);
-    return client::Request("m.layers.0.mlp",
-                           {{"x", v1::DATA_TYPE_FP32, {tokens, model_.hidden}, client::Bytes(x)}});
-  }
-
-  // The same block, loaded and run here.
-  std::string Alone(int64_t tokens) const {
-    BlockRegistry registry;
-    ModelOptions options;
-    options.name = "m";
-    options.path = folder_.path();
-    options.layers = "0";
-    options.parts = {"mlp"};
-    EXPECT_EQ(LoadModel(options, {Device{}}, registry,
-                        [](const ServedBlock&) { return absl::OkStatus(); }),
-              absl::OkStatus());
-    const auto block = registry.Find("m.layers.0.mlp", "");
-    const auto outputs =
-        RunOnCpu(*(*block)->On(Device{}), {{DType::kF32, {tokens, model_.hidden}, X(tokens)}});
-    return (*outputs)[0].bytes;
-  }
-  static std::string BytesOf(const client::Tensor& tensor) {
-    return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
-  }
-
-  TempFolder folder_;
-  TinyLlama model_;
-};
 
 TEST_F(ServerTest, FlagsAndExitCodes) {
   EXPECT_EQ(RunServer({"--version"}).exit_code, 0);
@@ -126,6 +74,9 @@ TEST_F(ServerTest, ServesDescribesAndCounts) {
   EXPECT_THAT(metrics, HasSubstr("fuseblock_build_info{"));
   HttpGet(http, "/readyz", &status);
   EXPECT_EQ(status, 200);
+  const std::string page = HttpGet(http, "/statusz", &status);
+  EXPECT_EQ(status, 200);
+  EXPECT_THAT(page, HasSubstr("<code>m.layers.0.mlp</code></td><td>mlp</td><td>FP32</td>"));
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(), 0) << server.log();
   EXPECT_EQ(RunServer({"--set", "server.address=" + address, "--healthcheck"}).exit_code, 1);
@@ -168,10 +119,6 @@ class DrainTest : public ServerTest {
     model_.intermediate = 2048;
     model_.layers = 1;
     model_.Write(folder_);
-  }
-  static double Metric(const std::string& text, const std::string& sample) {
-    const size_t found = text.find("\n" + sample + " ");
-    return found == std::string::npos ? -1 : std::atof(text.c_str() + found + sample.size() + 2);
   }
 };
 
@@ -219,6 +166,48 @@ TEST_F(DrainTest, WhatIsQueuedRunningAndStreamingFinishes) {
   EXPECT_THAT(server.log(), HasSubstr("drained"));
   const absl::Status refused = client.Run(request).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
+}
+
+// Clients that asked and never read, that hold a stream open, that never said anything: none holds
+// the drain past its limit.
+TEST_F(DrainTest, StuckClientsDoNotHoldItPastItsLimit) {
+  ServerProcess server(Arguments({"--set", "drain.grace_seconds=1"}));
+  ASSERT_NE(server.AwaitLog("info ready"), "") << server.log();
+  const std::string address = server.Address("grpc"), http = server.Address("metrics");
+  const std::string run = "/fuseblock.v1.BlockService/RunBlock";
+  const std::string stream = "/fuseblock.v1.BlockService/StreamBlocks";
+  v1::RunBlockRequest request;
+  request.set_block("m.embed");
+  v1::Tensor* ids = request.add_inputs();
+  ids->set_name("ids");
+  ids->set_data_type(v1::DATA_TYPE_INT32);
+  ids->add_shape(1000);
+  ids->set_data(std::string(4000, '\0'));
+  v1::StreamBlocksRequest streamed;
+  *streamed.mutable_request() = request;
+
+  const RawClient silent(address), silent_http(http), silent_admin(server.Address("admin"));
+  const RawClient asked(address), asked_on_stream(address), holds_stream(address);
+  asked.SendPreface();
+  asked.SendCall(run, request.SerializeAsString());
+  asked_on_stream.SendPreface();
+  asked_on_stream.SendCall(stream, streamed.SerializeAsString());
+  holds_stream.SendPreface();
+  holds_stream.SendCall(stream);
+  // Both are answered, and their answers lie where they are.
+  const auto metric = [&](const std::string& sample) {
+    int status = 0;
+    return Metric(HttpGet(http, "/metrics", &status), sample);
+  };
+  const std::string answered = "fuseblock_requests_total{block=\"m.embed\",code=\"OK\",rpc=";
+  while (metric(answered + "\"RunBlock\"}") < 1 || metric(answered + "\"StreamBlocks\"}") < 1) {
+  }
+  EXPECT_EQ(metric("fuseblock_inflight_requests"), 2);
+  const RawClient asked_http(http);
+  asked_http.Send("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0) << server.log();
+  EXPECT_THAT(server.log(), HasSubstr("the time for the drain is over"));
 }
 
 TEST_F(DrainTest, ASecondSignalStopsAtOnce) {

@@ -70,6 +70,7 @@ def server(program: Path, *arguments: str) -> Iterator[Server]:
         log = Path(folder) / "server.log"
         command = [program, *arguments]
         command += ["--set", f"server.address={address}", "--set", f"metrics.address={metrics}"]
+        command += ["--set", "admin.address="]
         with open(log, "w") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:

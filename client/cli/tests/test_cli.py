@@ -163,6 +163,50 @@ def test_bench_counts_refusals_by_reason(address):
     assert list(json.loads(done.stdout)["errors"]) == ["TOO_LARGE"]
 
 
+@pytest.fixture
+def operated(tmp_path: Path) -> Iterator[tuple[str, str, Path]]:
+    """A server of its own: its address, its admin port and the folder of its checkpoint."""
+    tool = ROOT / "tools/models/synthetic_checkpoint.py"
+    sizes = ["--layers", "1", "--vocabulary", "64"]
+    subprocess.run([sys.executable, tool, tmp_path / "checkpoint", *sizes], check=True)
+    models = {"m": {"path": tmp_path / "checkpoint", "dtype": "FP32", "parts": "mlp"}}
+    with serving(models, tmp_path / "log") as address:
+        log = (tmp_path / "log").read_text()
+        admin = re.search(r"listening on (\S+) service=admin", log).group(1)
+        yield address, admin, tmp_path / "checkpoint"
+
+
+def test_admin_loads_switches_and_unloads(operated):
+    address, admin, checkpoint = operated
+
+    def operate(*arguments: object) -> str:
+        return succeed("admin", "--admin", admin, *arguments)
+
+    def answering() -> str:
+        block = json.loads(succeed("--json", "describe", "m.layers.0.mlp", server=address))
+        return block["current_revision"]
+
+    text = operate("load", "m", "--path", checkpoint, "--layers", "0")
+    assert text.startswith("loaded m revision 2: 1 block, ")
+    assert answering() == "2"
+    assert operate("set-revision", "m", 1) == "m: revision 1 of 1 block\n"
+    assert answering() == "1"
+    assert operate("set-revision", "m") == "m: the newest revision of 1 block\n"
+    text = operate("shadow", "m", 50, "--revision", 1)
+    assert text.startswith("m: 50 % of the requests run again")
+    assert operate("shadow", "m", 0) == "m: no shadow runs\n"
+    assert json.loads(operate("--json", "unload", "m", "--revision", 1))["blocks"] == 1
+    refused = run("admin", "--admin", admin, "unload", "m", "--revision", 1)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("fuseblock: BLOCK_NOT_FOUND: block 'm.layers.0.mlp' has no")
+    assert "[models.m]" in operate("config")
+    record = json.loads(operate("--json", "run-record"))
+    assert record["hardware"]["devices"][0]["name"] == "cpu"
+    assert record["seeds"] == {}
+    assert "hardware.cpu" in operate("run-record")
+    assert operate("drain").startswith("drained in ")
+
+
 def test_kernels_need_no_server():
     kernels = {k["kernel"]: k["implementations"] for k in json.loads(succeed("--json", "kernels"))}
     assert {"rms_norm", "linear", "mlp_swiglu"} <= set(kernels)
@@ -202,6 +246,9 @@ def test_errors_say_the_reason(address, tmp_path):
         ["bench", "m.embed", "--concurrency", "0"],
         ["bench", "m.embed", "--plot", "a.pdf"],
         ["blocks", "--colour"],
+        ["admin"],
+        ["admin", "load"],
+        ["admin", "shadow", "m"],
     ],
 )
 def test_a_wrong_command_line_exits_with_2(arguments):
@@ -216,7 +263,7 @@ def test_the_version_is_the_servers():
     assert re.fullmatch(r"fuseblock \d+\.\d+\.\d+ \(\S+\)\n", succeed("--version"))
 
 
-@pytest.mark.parametrize("command", ["", "blocks", "describe", "run", "health", "bench", "kernels"])
+@pytest.mark.parametrize("command", ["", "blocks", "describe", "run", "health", "bench", "kernels", "admin"])
 def test_help_is_there(command):
     text = succeed(*([command] if command else []), "--help")
     assert "Usage: fuseblock" in text

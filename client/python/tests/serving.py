@@ -33,7 +33,7 @@ def serving(models: dict[str, dict[str, object]], log: Path) -> Iterator[str]:
     At the end the server must drain and exit with 0.
     """
     settings = {
-        "server.address": "127.0.0.1:0", "metrics.address": "",
+        "server.address": "127.0.0.1:0", "metrics.address": "", "admin.address": "127.0.0.1:0",
         "devices": "cpu",
     }  # fmt: skip
     for name, keys in models.items():

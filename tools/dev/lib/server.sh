@@ -27,7 +27,7 @@ start_server() {
   shift 2
   mkdir -p "$(dirname "$log")"
   "build/$preset/server/fuseblock-server" "$@" --set server.address=127.0.0.1:0 \
-    --set metrics.address=127.0.0.1:0 >"$log" 2>&1 </dev/null &
+    --set metrics.address=127.0.0.1:0 --set admin.address= >"$log" 2>&1 </dev/null &
   server_pid=$!
   at_exit stop_server
   while ! server_is_ready "$log"; do

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
+#include <optional>
 #include <thread>
 
 #include "server/reason.h"
@@ -135,19 +137,115 @@ TEST(RegistryTest, PublishAllIsAllOrNothing) {
   EXPECT_EQ(registry.Get("m.b")->current, 3);
 }
 
-TEST(RegistryTest, RemovedBlocksAreNotFoundAndLiveWhileTheyAreHeld) {
+TEST(RegistryTest, ParsesRevisions) {
+  EXPECT_EQ(ParseRevision("1"), 1);
+  EXPECT_EQ(ParseRevision("9223372036854775807"), INT64_MAX);
+  for (const char* text :
+       {"", "0", "-1", "+1", " 1", "1 ", "01", "1.0", "x", "9223372036854775808"})
+    EXPECT_EQ(ParseRevision(text), std::nullopt) << text;
+}
+
+TEST(RegistryTest, TheNewestRevisionAnswersWhateverTheOrderOfTheLoads) {
+  BlockRegistry registry;
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.x", 2)).ok());
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.x", 1)).ok());
+  EXPECT_EQ(registry.Get("m.x")->current, 2);
+}
+
+TEST(RegistryTest, ARevisionThatIsSetAnswersUntilTheNewestIsSet) {
+  BlockRegistry registry;
+  ASSERT_TRUE(registry.PublishAll({MakeBlock("m.a", 1), MakeBlock("m.b", 1)}).ok());
+  ASSERT_TRUE(registry.PublishAll({MakeBlock("m.a", 2), MakeBlock("m.b", 2)}).ok());
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.c", 2)).ok());
+  // All blocks of the model, or none.
+  const absl::Status status = registry.SetCurrent("m", 1).status();
+  EXPECT_EQ(ReasonOf(status), Reason::kBlockNotFound);
+  EXPECT_EQ(status.message(), "block 'm.c' has no revision '1'");
+  EXPECT_EQ(registry.Get("m.a")->current, 2);
+  ASSERT_TRUE(registry.SetCurrent("m.a", 1).ok());
+  EXPECT_EQ((*registry.Find("m.a", ""))->revision, 1);
+  EXPECT_EQ((*registry.Find("m.a", "2"))->revision, 2);
+  EXPECT_TRUE(registry.Get("m.a")->pinned);
+  EXPECT_EQ(registry.Get("m.b")->current, 2);
+  ASSERT_TRUE(registry.PublishAll({MakeBlock("m.a", 3), MakeBlock("m.b", 3)}).ok());
+  EXPECT_EQ(registry.Get("m.a")->current, 1);
+  EXPECT_EQ(registry.Get("m.b")->current, 3);
+  EXPECT_EQ(*registry.SetCurrent("m", 0), 3);
+  EXPECT_EQ(registry.Get("m.a")->current, 3);
+  EXPECT_FALSE(registry.Get("m.a")->pinned);
+  EXPECT_EQ(ReasonOf(registry.SetCurrent("n", 1).status()), Reason::kBlockNotFound);
+  EXPECT_EQ(ReasonOf(registry.SetCurrent("m.", 1).status()), Reason::kBlockNotFound);
+}
+
+TEST(RegistryTest, KnowsTheNewestRevisionOfAModel) {
+  BlockRegistry registry;
+  EXPECT_EQ(registry.NewestRevision("m"), 0);
+  registry.Declare("m.y");
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.x", 4)).ok());
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.x", 2)).ok());
+  ASSERT_TRUE(registry.Publish(MakeBlock("mm.x", 9)).ok());
+  EXPECT_EQ(registry.NewestRevision("m"), 4);
+}
+
+TEST(RegistryTest, UnloadingARevisionLeavesTheOthers) {
+  BlockRegistry registry;
+  for (const int64_t revision : {1, 2, 3}) {
+    ASSERT_TRUE(registry.PublishAll({MakeBlock("m.a", revision), MakeBlock("m.b", revision)}).ok());
+  }
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.c", 1)).ok());
+  EXPECT_EQ(registry.Unload("m", 3)->size(), 2u);
+  EXPECT_EQ(registry.Get("m.a")->current, 2);
+  EXPECT_EQ(ReasonFor(registry, "m.a", "3"), Reason::kBlockNotFound);
+  EXPECT_EQ(registry.Get("m.c")->current, 1);
+  ASSERT_TRUE(registry.SetCurrent("m.b", 1).ok());
+  const auto refused = registry.Unload("m", 1);
+  EXPECT_EQ(ReasonOf(refused.status()), Reason::kConflict);
+  EXPECT_EQ(refused.status().message(),
+            "block 'm.b' is set to answer with revision 1: set another one first");
+  EXPECT_THAT(registry.Get("m.a")->revisions, ElementsAre(1, 2)) << "all or none";
+  EXPECT_EQ(registry.Unload("m.b", 2)->size(), 1u);
+  EXPECT_EQ(registry.Get("m.b")->current, 1);
+  // The last one may go, set or not.
+  EXPECT_EQ(registry.Unload("m.b", 1)->size(), 1u);
+  EXPECT_EQ(registry.Unload("m", 9).status().message(), "block 'm.a' has no revision '9'");
+  EXPECT_EQ(ReasonOf(registry.Unload("n", 0).status()), Reason::kBlockNotFound);
+}
+
+TEST(RegistryTest, UnloadedBlocksAreRefusedAndLiveWhileTheyAreHeld) {
   BlockRegistry registry;
   ASSERT_TRUE(registry.Publish(MakeBlock("m.x")).ok());
   std::shared_ptr<const ServedBlock> held = *registry.Find("m.x", "");
   const std::weak_ptr<const ServedBlock> watch = held;
-  registry.Remove("m.x");
+  auto taken = registry.Unload("m", 0);
+  ASSERT_EQ(taken->size(), 1u);
+  EXPECT_EQ(taken->front(), held);
+  EXPECT_EQ(registry.Get("m.x")->state, BlockState::kUnloading);
+  EXPECT_EQ(ReasonFor(registry, "m.x"), Reason::kBlockNotReady);
+  EXPECT_EQ(registry.Find("m.x", "").status().message(), "block 'm.x' is being unloaded");
+  registry.Forget("m");
   EXPECT_EQ(ReasonFor(registry, "m.x"), Reason::kBlockNotFound);
+  taken->clear();
   EXPECT_EQ(held->name, "m.x");
   held.reset();
   EXPECT_TRUE(watch.expired());
-  registry.Remove("m.x");  // no harm
+  registry.Forget("m.x");  // no harm
   registry.Fail("m.x", "late");
   EXPECT_EQ(ReasonFor(registry, "m.x"), Reason::kBlockNotFound);
+}
+
+TEST(RegistryTest, ForgettingSparesWhatLoadsAndWhatAnswers) {
+  BlockRegistry registry;
+  for (const char* name : {"m.failed", "m.again", "m.loading"}) registry.Declare(name);
+  registry.Fail("m.failed", "no room");
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.again")).ok());
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.ready")).ok());
+  EXPECT_EQ(registry.Unload("m.again", 0)->size(), 1u);
+  registry.Declare("m.again");  // loaded anew while the old one is still held
+  registry.Forget("m");
+  EXPECT_EQ(ReasonFor(registry, "m.failed"), Reason::kBlockNotFound);
+  EXPECT_EQ(registry.Get("m.again")->state, BlockState::kLoading);
+  EXPECT_EQ(registry.Get("m.loading")->state, BlockState::kLoading);
+  EXPECT_TRUE(registry.Find("m.ready", "").ok());
 }
 
 TEST(RegistryTest, ListsByPrefixInOrder) {
@@ -177,9 +275,14 @@ TEST(RegistryTest, TellsOfEachChangeOnceInOrderAndMayBeReadMeanwhile) {
   registry.Declare("m.x");                               // stays ready: no change
   registry.Fail("m.x", "no room");                       // stays ready: no change
   ASSERT_FALSE(registry.Publish(MakeBlock("m.x")).ok());
-  registry.Remove("m.x");
-  registry.Remove("m.x");
-  EXPECT_THAT(heard, ElementsAre("m.x=0", "m.x=2", "m.x=1", "m.x=gone"));
+  ASSERT_TRUE(registry.Publish(MakeBlock("m.x", 2)).ok());  // 1, by another revision
+  ASSERT_TRUE(registry.SetCurrent("m.x", 1).ok());
+  ASSERT_TRUE(registry.Unload("m.x", 2).ok());
+  ASSERT_TRUE(registry.Unload("m.x", 0).ok());  // 3: unloading
+  registry.Forget("m.x");
+  registry.Forget("m.x");
+  EXPECT_THAT(heard, ElementsAre("m.x=0", "m.x=2", "m.x=1", "m.x=1", "m.x=1", "m.x=1", "m.x=3",
+                                 "m.x=gone"));
 }
 
 TEST(RegistryTest, ReadersNeverSeeHalfOfANewRevision) {

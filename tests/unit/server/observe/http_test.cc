@@ -45,9 +45,10 @@ std::string Get(const HttpServer& server, const std::string& path) {
 class HttpTest : public ::testing::Test {
  protected:
   HttpTest() {
-    auto server = HttpServer::Start("127.0.0.1:0", metrics_, [this] {
-      return ready_ ? absl::OkStatus() : absl::UnavailableError("still loading");
-    });
+    auto server = HttpServer::Start(
+        "127.0.0.1:0", metrics_,
+        [this] { return ready_ ? absl::OkStatus() : absl::UnavailableError("still loading"); },
+        [] { return "<!doctype html>"; });
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -71,6 +72,13 @@ TEST_F(HttpTest, ReadinessFollowsAndSaysWhy) {
   EXPECT_THAT(Get(*server_, "/readyz"), StartsWith("HTTP/1.1 503 "));
   EXPECT_THAT(Get(*server_, "/readyz"), HasSubstr("still loading"));
   EXPECT_THAT(Get(*server_, "/healthz"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpTest, StatusPageRunsNothing) {
+  const std::string answer = Get(*server_, "/statusz");
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Content-Security-Policy: default-src 'none'; style-src"));
+  EXPECT_THAT(answer, ::testing::EndsWith("\r\n\r\n<!doctype html>"));
 }
 
 TEST_F(HttpTest, NothingElseIsThere) {
@@ -105,7 +113,7 @@ TEST_F(HttpTest, AnswersManyAtATime) {
 
 TEST_F(HttpTest, OtherWaysToNameTheHost) {
   for (const std::string host : {"localhost", "0.0.0.0"}) {
-    const auto server = HttpServer::Start(host + ":0", metrics_, {});
+    const auto server = HttpServer::Start(host + ":0", metrics_, {}, {});
     ASSERT_TRUE(server.ok()) << server.status();
     EXPECT_THAT((*server)->address(), ::testing::MatchesRegex(host + ":[1-9][0-9]*"));
     EXPECT_THAT(Get(**server, "/readyz"), StartsWith("HTTP/1.1 200 "));
@@ -113,12 +121,12 @@ TEST_F(HttpTest, OtherWaysToNameTheHost) {
 }
 
 TEST_F(HttpTest, APortThatIsTakenAndAddressesThatAreNone) {
-  const auto second = HttpServer::Start(server_->address(), metrics_, {});
+  const auto second = HttpServer::Start(server_->address(), metrics_, {}, {});
   EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(server_->address()));
   for (const char* address :
        {"", "8002", ":8002", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "unix:/tmp/x"}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(HttpServer::Start(address, metrics_, {}).status()))
+    EXPECT_TRUE(absl::IsInvalidArgument(HttpServer::Start(address, metrics_, {}, {}).status()))
         << address;
   }
 }

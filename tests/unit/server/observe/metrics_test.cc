@@ -41,12 +41,18 @@ void UseEverything(Metrics& metrics) {
       block->CountFallback(static_cast<FallbackCause>(cause), 2);
     }
     block->ObserveBatch(3, 50, 14);
+    for (int result = 0; result < kShadowResults; ++result) {
+      block->CountShadow(static_cast<ShadowResult>(result));
+    }
+    block->ObserveShadow(-1);
+    block->ObserveShadow(3);
     block->AddWeightBytes({}, 1 << 20);
   }
   metrics.CountError(Reason::kUnauthenticated);
   metrics.SetQueue(5, 500);
   metrics.SetInflight(2);
   metrics.SetDeviceHealthy({}, true);
+  metrics.Lane({}, 0)->ObserveBatch(absl::Milliseconds(250));
   for (int pool = 0; pool < kMemoryPools; ++pool) {
     MemoryGauge* gauge = metrics.Memory({}, static_cast<MemoryPool>(pool));
     gauge->AddReserved(100);
@@ -76,6 +82,14 @@ TEST(Metrics, EverySeriesCountsWhatItIsTold) {
       {"batch_requests_count", 2},
       {"useful_tokens_total{" + block + "}", 50},
       {"padded_tokens_total{" + block + "}", 14},
+      {"shadow_total{" + block + ",result=\"equal\"}", 2},
+      {"shadow_total{" + block + ",result=\"different\"}", 2},
+      {"shadow_total{" + block + ",result=\"failed\"}", 1},
+      {"shadow_total{" + block + ",result=\"skipped\"}", 1},
+      {"shadow_difference_ulp_bucket{" + block + ",le=\"0\"}", 1},
+      {"shadow_difference_ulp_bucket{" + block + ",le=\"4\"}", 2},
+      {"lane_batches_total{device=\"cpu\",lane=\"0\"}", 1},
+      {"lane_busy_seconds_total{device=\"cpu\",lane=\"0\"}", 0.25},
       {"request_bytes_sum", 2000},
       {"response_bytes_sum", 4000},
       {"errors_total{category=\"queue_full\"}", 4},
@@ -92,6 +106,19 @@ TEST(Metrics, EverySeriesCountsWhatItIsTold) {
   for (const auto& [sample, value] : kExpected) {
     EXPECT_DOUBLE_EQ(metrics.Value("fuseblock_" + sample), value) << sample;
   }
+}
+
+TEST(Metrics, SumsABlocksRequestsOverRpcsAndCodes) {
+  Metrics metrics;
+  BlockMetrics* block = metrics.Block("m.a");
+  EXPECT_EQ(block->RequestTotals().requests, 0);
+  for (const Rpc rpc : {Rpc::kRunBlock, Rpc::kStreamBlocks}) {
+    block->ObserveRequest(rpc, absl::OkStatus(), absl::Milliseconds(1));
+    block->ObserveRequest(rpc, MakeError(Reason::kExpired, ""), absl::Milliseconds(1));
+    block->ObserveRequest(rpc, MakeError(Reason::kQueueFull, ""), absl::Milliseconds(1));
+  }
+  EXPECT_EQ(block->RequestTotals().requests, 6);
+  EXPECT_EQ(block->RequestTotals().errors, 4);
 }
 
 TEST(Metrics, NamesABlockOnceAndKeepsItsSeries) {
