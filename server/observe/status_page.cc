@@ -59,8 +59,8 @@ std::string Escaped(std::string_view text) {
 // 1234567 -> "1,234,567"
 std::string Count(int64_t value) {
   std::string digits = absl::StrCat(value < 0 ? -value : value);
-  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
-  return value < 0 ? "-" + digits : digits;
+  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, 1, ',');
+  return absl::StrCat(value < 0 ? "-" : "", digits);
 }
 
 std::string Bytes(int64_t bytes) {
