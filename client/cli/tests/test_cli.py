@@ -263,7 +263,9 @@ def test_the_version_is_the_servers():
     assert re.fullmatch(r"fuseblock \d+\.\d+\.\d+ \(\S+\)\n", succeed("--version"))
 
 
-@pytest.mark.parametrize("command", ["", "blocks", "describe", "run", "health", "bench", "kernels", "admin"])
+@pytest.mark.parametrize(
+    "command", ["", "blocks", "describe", "run", "health", "bench", "kernels", "admin"]
+)
 def test_help_is_there(command):
     text = succeed(*([command] if command else []), "--help")
     assert "Usage: fuseblock" in text
