@@ -100,6 +100,8 @@ const std::vector<Key<Config>>& Keys() {
           "for the driver"),
       Number("engine.max_host_bytes", &C::max_host_bytes, 0, int64_t{1} << 50,
              "what weights and lanes may hold of the host's memory; 0 for no limit"),
+      Number("engine.watchdog_seconds", &C::watchdog_seconds, 1, 3600,
+             "a GPU's batch hangs when it takes longer, and ten times longer than predicted"),
       Choice("fallback.policy", &C::fallback_policy, {"cpu", "refuse"},
              "who answers for a lost device"),
       Number("drain.notice_seconds", &C::drain_notice_seconds, 0, 3600,

@@ -4,6 +4,7 @@
 // later ones load.
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -85,6 +86,7 @@ EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> device
   options.measure_max = kMeasureMax;
   options.fallback = FallbackFrom(config);
   options.caller_runs_max = kCallerRunsMax;
+  options.watchdog = absl::Seconds(config.watchdog_seconds);
   return options;
 }
 
@@ -381,6 +383,12 @@ int Serve(const Config& config) {
   });
   signals.Wait();
   Drain(config, parts);
+  if (parts.engine->HasStuckLane()) {
+    // Nothing that lies on its device can be freed, and the driver may wait for it for ever.
+    Log(LogLevel::kError, "left_a_lane_behind", "a lane hangs; the process ends without it");
+    std::fflush(nullptr);
+    std::_Exit(kExitOk);
+  }
   loader.join();
   return status.ok() ? kExitOk : kExitFailed;
 }

@@ -62,7 +62,7 @@ StatusPage::Device DeviceOf(const DeviceStatus& status, int64_t weights_bytes) {
   StatusPage::Device device;
   device.name = DeviceName(status.device);
   device.healthy = status.health == DeviceHealth::kHealthy;
-  device.reason = status.reason;
+  if (!device.healthy) device.reason = status.reason;
   device.weights_bytes = weights_bytes;
   device.staging_bytes = static_cast<int64_t>(status.staging_bytes);
   device.workspace_bytes = static_cast<int64_t>(status.workspace_bytes);

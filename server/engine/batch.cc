@@ -88,6 +88,12 @@ void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
   }
 }
 
+void PlaceOutputs(Batch& batch, std::byte* staging_out) {
+  // The inputs stay where they were gathered.
+  batch.run.outputs =
+      batch.block->LayOut(batch.form, batch.run.rows, staging_out, staging_out).outputs;
+}
+
 absl::Span<const std::byte> OutputOf(const Batch& batch, size_t part, size_t output) {
   const auto* data = static_cast<const std::byte*>(batch.run.outputs[output].data);
   if (data == nullptr) return {};

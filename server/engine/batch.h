@@ -29,6 +29,9 @@ struct Batch {
 // the table fails alone: its rows are computed on id 0 and dropped.
 void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out);
 
+// Lets the outputs of a gathered batch lie somewhere else, with as much room.
+void PlaceOutputs(Batch& batch, std::byte* staging_out);
+
 // The part's rows of that output.
 absl::Span<const std::byte> OutputOf(const Batch& batch, size_t part, size_t output);
 

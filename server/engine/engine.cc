@@ -33,6 +33,7 @@ absl::Status CheckOptions(const EngineOptions& options) {
         CheckPositive("queue_tokens_max", options.queue_tokens_max),
         CheckPositive("queue_bytes_max", options.queue_bytes_max),
         CheckPositive("queue_requests_max", options.queue_requests_max),
+        CheckPositive("watchdog in ns", absl::ToInt64Nanoseconds(options.watchdog)),
         CheckPositive("request_tokens_max", options.request_tokens_max),
         CheckAtMost("request_tokens_max", options.request_tokens_max, "queue_tokens_max",
                     options.queue_tokens_max)}) {
@@ -52,10 +53,15 @@ absl::Status CheckOptions(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-void Answer(Request& request, absl::Status status) {
+// Out of line, or GCC takes the bytes that an empty list does not use for a mistake.
+[[gnu::noinline]] Outcome Refusal(absl::Status status) {
   Outcome outcome;
   outcome.status = std::move(status);
-  std::move(request.done)(std::move(outcome));
+  return outcome;
+}
+
+void Answer(Request& request, absl::Status status) {
+  std::move(request.done)(Refusal(std::move(status)));
 }
 
 // The budget that is left for the rest of a wait; the wall clock is read once, at the start.
@@ -78,10 +84,6 @@ class Countdown {
 
 }  // namespace
 
-absl::Time MonotonicNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        Metrics& metrics) {
   if (absl::Status s = CheckOptions(options); !s.ok()) return s;
@@ -99,6 +101,7 @@ absl::Status Engine::Prepare(const ServedBlock& block, const Budget& budget) {
 Engine::RequestId Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
 void Engine::Cancel(RequestId id) { impl_->Cancel(id); }
 bool Engine::Drain(absl::Time deadline) { return impl_->Drain(deadline); }
+bool Engine::HasStuckLane() const { return impl_->HasStuckLane(); }
 bool Engine::CanServe(const ServedBlock& block) const { return impl_->CanServe(block); }
 std::vector<DeviceStatus> Engine::Devices() const { return impl_->Devices(); }
 std::vector<DeviceMemory> Engine::Memory() const { return impl_->Memory(); }
@@ -131,7 +134,7 @@ absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, Engine
   auto entry = std::make_shared<Entry>();
   entry->queue = &block.queues[*form];
   entry->bytes = request.tokens * static_cast<int64_t>(block.RowBytes(*form));
-  entry->submitted = MonotonicNow();
+  entry->submitted = clock.Now();
   if (request.deadline < absl::InfiniteFuture()) {
     entry->deadline = entry->submitted + (request.deadline - absl::Now());
   }
@@ -176,8 +179,9 @@ Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const 
       ++state.signal;
       return {};
     }
-    if (state.asleep == 0 || runner.wake != nullptr) continue;
-    const bool soon = state.device.type == DeviceType::kCpu && takeovers.empty() &&
+    if (state.asleep <= 0 || runner.wake != nullptr) continue;
+    const bool soon = options.caller_runs_max > absl::ZeroDuration() &&
+                      state.device.type == DeviceType::kCpu && takeovers.empty() &&
                       tokens <= options.batch_tokens_max &&
                       block.costs[i].PredictAtMost(tokens) <= options.caller_runs_max;
     runner.wake = &state.work;
@@ -289,28 +293,10 @@ bool Engine::Impl::Drain(absl::Time deadline) {
   }
   Refuse(std::move(queued), Reason::kDraining, "the server stopped before this request's turn",
          absl::Seconds(1));
+  GiveUpLanes(absl::InfiniteFuture(),
+              MakeError(Reason::kDraining, "the server stopped before this request was done",
+                        absl::Seconds(1)));
   return false;
-}
-
-void Engine::Impl::RunTimer() {
-  std::unique_lock<std::mutex> lock(mutex);
-  while (!timer_stops) {
-    Entries expired = scheduler.TakeExpired(MonotonicNow());
-    if (!expired.empty()) {
-      UpdateQueueGaugesLocked();
-      lock.unlock();
-      Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
-      lock.lock();
-      continue;
-    }
-    const absl::Time next = scheduler.queue().NextDeadline();
-    if (next == absl::InfiniteFuture()) {
-      timer_wake.wait(lock);
-    } else {
-      const absl::Duration wait = std::min(next - MonotonicNow(), absl::Hours(1));
-      timer_wake.wait_for(lock, absl::ToChronoNanoseconds(wait));
-    }
-  }
 }
 
 }  // namespace fuseblock

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -27,6 +28,7 @@
 
 namespace fuseblock {
 
+class Clock;
 class Lane;
 class Metrics;
 struct DeviceMemory;  // memory_plan.h
@@ -109,14 +111,24 @@ struct EngineOptions {
   // How long one idle lane of a GPU looks out for work before it sleeps, while requests come in
   // quick succession; unset: as the machine's cores allow (handover.h).
   std::optional<absl::Duration> spin_max;
+  // A GPU's lane hangs when a batch takes longer than that and than ten times what was predicted.
+  absl::Duration watchdog = absl::Seconds(10);
   // Called after every change of a device's health, from any thread, outside the engine's locks, so
   // that health services can ask CanServe again. Must not block.
   std::function<void()> on_device_change;
   // Makes the lanes; unset: the real ones. The one place where faults are injected (faulty_lane.h).
   std::function<absl::StatusOr<std::unique_ptr<Lane>>(Device device, int cpu_threads)> make_lane;
+  // Unset: the machine's. For tests; must outlive the engine.
+  Clock* clock = nullptr;
 };
 
-enum class DeviceHealth { kHealthy, kQuarantined };
+enum class DeviceHealth {
+  kHealthy,
+  kQuarantined,  // takes no work; probed from time to time
+  kProbing,      // its lanes are running a small known computation
+  kLost,         // a sticky error: takes no work until the process is started again
+};
+std::string_view Name(DeviceHealth health);  // "healthy", "quarantined", "probing", "lost"
 
 struct LaneStatus {
   bool busy = false;
@@ -127,9 +139,11 @@ struct LaneStatus {
 struct DeviceStatus {
   Device device;
   DeviceHealth health = DeviceHealth::kHealthy;
-  std::string reason;
-  size_t staging_bytes = 0;    // pinned or host
-  size_t workspace_bytes = 0;  // on the device
+  std::string reason;                                     // why it is, or last was, out of service
+  int stuck_lanes = 0;                                    // given up as hung, and not come back
+  absl::Duration until_probe = absl::InfiniteDuration();  // infinite: none is planned
+  size_t staging_bytes = 0;                               // pinned or host
+  size_t workspace_bytes = 0;                             // on the device
   std::vector<LaneStatus> lanes;
 };
 
@@ -147,7 +161,8 @@ struct LoadStatus {
   int64_t admitted_bytes = 0, admitted_bytes_max = 0;
 };
 
-// Thread-safe. Destroying it drains with no grace: everything queued is refused as DRAINING.
+// Thread-safe. Destroying it drains with no grace: everything queued is refused as DRAINING. It
+// waits for what runs; a lane that hangs is given up, and its thread and memory are left behind.
 class Engine {
  public:
   // metrics must outlive the engine, every block that it prepared and every Outcome::storage.
@@ -173,8 +188,12 @@ class Engine {
   void Cancel(RequestId id);
 
   // Refuses new requests as DRAINING; returns when everything admitted has been answered and its
-  // outputs released (true), or at the deadline with what was queued refused as DRAINING (false).
+  // outputs released (true), or at the deadline with what was queued refused as DRAINING, and so
+  // what runs on a GPU, which may never come back (false).
   bool Drain(absl::Time deadline);
+  // A lane was given up and has not come back. The engine can be destroyed all the same; but
+  // freeing what lies on the lane's device, weights for instance, may wait for ever.
+  bool HasStuckLane() const;
 
   // Whether a block can be answered now: by a healthy device that holds it, or by fallback.
   bool CanServe(const ServedBlock& block) const;

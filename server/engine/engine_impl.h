@@ -1,5 +1,5 @@
 // The engine's inside: one lock around the queue and the devices' states, lane workers that ask for
-// batches, a timer that ends what has expired. Private to this folder.
+// batches, a timer that ends what has expired and gives up lanes that hang. Private to this folder.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,13 @@
 
 #include "server/engine/admission.h"
 #include "server/engine/batch.h"
+#include "server/engine/clock.h"
+#include "server/engine/device_health.h"
 #include "server/engine/devices.h"
 #include "server/engine/engine.h"
 #include "server/engine/handover.h"
 #include "server/engine/lane.h"
+#include "server/engine/lane_probe.h"
 #include "server/engine/memory_plan.h"
 #include "server/engine/scheduler.h"
 #include "server/observe/metrics.h"
@@ -25,22 +28,29 @@ namespace fuseblock {
 
 class LaneWorker;
 
-// The engine's clock: goes only forward, whatever is done to the wall clock.
-absl::Time MonotonicNow();
+inline std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
 struct Engine::Impl {
-  // A batch that its own device failed on, waiting for a CPU lane to run it where it lies.
+  // A batch that its own device failed on, for a CPU lane to run and answer.
   struct TakeOver {
-    LaneBatch batch;
-    LaneTimes times;
-    absl::Status status;
-    bool done = false;
+    Batch batch;
+    FallbackCause cause;
+    LaneWorker* from;  // the inputs lie in its staging, which is lent until they have been read
+  };
+
+  // What a worker is to do next.
+  struct Work {
+    enum Kind { kLeave, kBatch, kTakeOver, kProbe } kind = kLeave;
+    Batch batch;
+    std::unique_ptr<TakeOver> takeover;
+    int64_t probe_round = 0;
+    absl::Duration patience;  // the lane hangs if it takes longer than that
   };
 
   struct DeviceState {
     Device device;
-    DeviceHealth health = DeviceHealth::kHealthy;
-    std::string reason;
+    DeviceHealthMachine health;
+    LaneBytes needed;  // of each lane, by the blocks that were prepared
     std::vector<std::unique_ptr<LaneWorker>> workers;
     int64_t bytes_max = 0;  // of the device's memory; 0: no limit
     bool stopping = false;  // the workers leave when there is nothing to do
@@ -78,33 +88,40 @@ struct Engine::Impl {
   RequestId Submit(Request request);
   void Cancel(RequestId id);
   bool Drain(absl::Time deadline);
+  bool HasStuckLane() const;
   bool CanServe(const ServedBlock& block) const;
   std::vector<DeviceStatus> Devices() const;
   std::vector<DeviceMemory> Memory() const;
   void LogMemory() const;
   LoadStatus Load(size_t busiest_max) const;
 
-  // For the workers of that device: waits for work. True with a batch, or with *takeover set; false
-  // when it is time to leave.
-  bool AwaitWork(size_t device, LaneWorker& worker, Batch* batch, TakeOver** takeover);
-  void FinishTakeOver(TakeOver& takeover);
+  // For the workers of that device: waits for work.
+  Work AwaitWork(size_t device, LaneWorker& worker);
   // For a caller that was lent the worker's lane and has had it for so long: true with the next
   // batch, or false when the lane is the worker's own again.
   bool NextForCaller(size_t device, LaneWorker& worker, absl::Duration ran, Batch* batch);
   // Of a caller that can't have the lane after all: what it was to run waits for the worker.
   void ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch);
-  // What becomes of a batch that failed on its device: runs it on the CPU if that may be, and says
-  // which device answered.
-  absl::Status Rescue(size_t* device, const Batch& batch, const absl::Status& failure,
-                      LaneTimes* times);
+  // A batch came back from its lane with the right results, after that long.
+  void Succeeded(EngineBlock& block, size_t device, int64_t tokens, absl::Duration took);
+  // A batch failed on its lane: what that means for the device, and for the batch. True when the
+  // CPU has taken it over; else *status becomes what the clients are told.
+  bool Failed(size_t device, LaneWorker& worker, Batch& batch, absl::Status* status);
+  void Probed(size_t device, int64_t round, const absl::Status& status);
+  // A lane that was given up has come back.
+  void CameBack(size_t device);
+  LaneBytes NeededOn(size_t device) const;
+  // Answers all of a batch with an error.
+  void Fail(Batch& batch, const absl::Status& status);
   // A lane is done with the batch; `results` by part. Returns the requests that have ended with it:
   // the caller answers them, drops the batch, and says Answered.
   Entries Finish(const Batch& batch, std::vector<PartResult> results);
   void Answered(int64_t requests);
-  void RecordCost(EngineBlock& block, size_t device, int64_t tokens, absl::Duration took);
 
   const EngineOptions options;
+  Clock& clock;
   Metrics& metrics;
+  const LaneProbe probe;
   const std::shared_ptr<Admission> admission;
 
   std::shared_ptr<HeldWeights> held_weights;
@@ -117,8 +134,7 @@ struct Engine::Impl {
   Scheduler scheduler;
   int64_t unanswered = 0;  // admitted, and `done` has not returned
   std::condition_variable all_answered;
-  std::deque<TakeOver*> takeovers;
-  std::condition_variable takeover_done;
+  std::deque<std::unique_ptr<TakeOver>> takeovers;
   bool timer_stops = false;
   std::condition_variable timer_wake;
   std::thread timer;
@@ -127,7 +143,9 @@ struct Engine::Impl {
   int64_t DeviceBytesMax(Device device) const;
   // As it is, or with one more block.
   std::vector<DeviceMemory> PlanMemory(const EngineBlock* more) const;
-  absl::Status PrepareLane(size_t device, size_t lane, EngineBlock& block);
+  // On every lane of a device that has the block.
+  absl::Status PrepareOn(size_t device, EngineBlock& block);
+  absl::Status ReserveOn(size_t device, const LaneBytes& bytes);
   Serving WhoServesLocked(const EngineBlock& block) const;
   Scheduler::Capacity CapacityLocked(const EngineBlock& block, const Serving& serving,
                                      absl::Time now) const;
@@ -140,6 +158,7 @@ struct Engine::Impl {
   Runner RunnerLocked(const EngineBlock& block, const Serving& serving, int64_t tokens);
   void QueueLocked(const EntryPtr& entry);
   void EndLoanLocked(DeviceState& state, LaneWorker& worker);
+  absl::Duration Patience(Device device, absl::Duration predicted) const;
   bool TakeLocked(size_t device, LaneWorker& worker, Batch* batch, Entries* expired);
   void UpdateQueueGaugesLocked();
   void WakeIdleWorkersLocked();
@@ -148,8 +167,15 @@ struct Engine::Impl {
   void Refuse(Entries refused, Reason reason, std::string_view message,
               absl::Duration retry_after = absl::ZeroDuration());
   bool CanFallBackFrom(size_t device) const;
-  void Quarantine(size_t device, const std::string& reason);
+  bool HandOver(size_t device, LaneWorker& worker, FallbackCause cause, Batch& batch);
+  void TakeOutOfService(size_t device, FallbackCause cause, const std::string& reason);
+  // Of the GPUs' lanes those that should have come back by then. Their batches go to the CPU, or
+  // end with that error if one is given.
+  void GiveUpLanes(absl::Time overdue_by, const absl::Status& error);
+  void StartProbesLocked(absl::Time now);
+  absl::Time NextCheckLocked(absl::Time now) const;
   void RunTimer();
+  void StopTimer();
   void StopWorkers(DeviceType type, bool same_type);
 };
 

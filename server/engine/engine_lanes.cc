@@ -1,5 +1,4 @@
-// The engine's side of devices and lanes: making them, sizing them, feeding them, and what happens
-// when one is lost.
+// The engine's side of devices and lanes: making them, sizing them, feeding them.
 #include <algorithm>
 #include <utility>
 
@@ -16,36 +15,21 @@ namespace {
 // A caller that was lent a lane has it no longer than that many of its longest batches.
 constexpr int kCallerBatches = 20;
 
-std::string Text(const absl::Status& status) { return std::string(status.message()); }
-
-// What a failure on a GPU means for the device and for the batch.
-struct Failure {
-  bool device_lost = false;  // it gets no more work
-  bool may_move = false;     // the CPU may do better
-  FallbackCause cause = FallbackCause::kLaunchFailed;
-};
-
-Failure Judge(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kUnavailable:
-      return {true, true, FallbackCause::kDeviceLost};
-    case absl::StatusCode::kResourceExhausted:
-      return {false, true, FallbackCause::kOutOfMemory};
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-      return {false, false, FallbackCause::kLaunchFailed};  // ours: it would fail anywhere
-    case absl::StatusCode::kUnimplemented:
-      return {false, true, FallbackCause::kLaunchFailed};
-    default:
-      return {true, true, FallbackCause::kLaunchFailed};
-  }
+// Where the worker of a lane that never came back goes: its thread may still wake up in it.
+void LeaveBehind(std::unique_ptr<LaneWorker> worker) {
+  static std::mutex mutex;
+  static auto* left = new std::vector<std::unique_ptr<LaneWorker>>();
+  std::lock_guard<std::mutex> lock(mutex);
+  left->push_back(std::move(worker));
 }
 
 }  // namespace
 
 Engine::Impl::Impl(const EngineOptions& options_in, Metrics& metrics_in)
     : options(options_in),
+      clock(options_in.clock != nullptr ? *options_in.clock : MonotonicClock()),
       metrics(metrics_in),
+      probe(options_in.devices),
       admission(std::make_shared<Admission>(
           AdmissionLimits{{options_in.queue_tokens_max, options_in.queue_bytes_max,
                            options_in.queue_requests_max},
@@ -70,17 +54,30 @@ Engine::Impl::~Impl() {
     admission->Close();
     queued = scheduler.TakeAll([](const BatchQueue&) { return true; });
     UpdateQueueGaugesLocked();
-    timer_stops = true;
-    timer_wake.notify_all();
   }
   Refuse(std::move(queued), Reason::kDraining, "the server stopped before this request's turn",
          absl::Seconds(1));
-  // The CPU's workers last: until then they may have to take over.
+  // The timer after the GPUs' workers, for a lane that hangs; the CPU's workers last, because until
+  // then they may have to take over.
   StopWorkers(DeviceType::kCpu, false);
+  StopTimer();
   StopWorkers(DeviceType::kCpu, true);
-  if (timer.joinable()) timer.join();
+  for (auto& state : devices) {
+    for (auto& worker : state->workers) {
+      if (worker->orphaned()) LeaveBehind(std::move(worker));
+    }
+  }
   admission->Detach();
   metrics.Memory({}, MemoryPool::kRequests)->AddReserved(-options.queue_bytes_max);
+}
+
+void Engine::Impl::StopTimer() {
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    timer_stops = true;
+    timer_wake.notify_all();
+  }
+  if (timer.joinable()) timer.join();
 }
 
 void Engine::Impl::StopWorkers(DeviceType type, bool same_type) {
@@ -114,7 +111,8 @@ absl::Status Engine::Impl::MakeLanes() {
       absl::StatusOr<std::unique_ptr<Lane>> lane = make(state.device, options.cpu_threads);
       if (!lane.ok()) {
         if (!CanFallBackFrom(i)) return lane.status();
-        Quarantine(i, Text(lane.status()));
+        // Without lanes there is nothing to probe.
+        TakeOutOfService(i, FallbackCause::kDeviceLost, Text(lane.status()));
         break;
       }
       state.workers.push_back(
@@ -125,11 +123,6 @@ absl::Status Engine::Impl::MakeLanes() {
   }
   held_weights = std::make_shared<HeldWeights>(devices.size());
   return absl::OkStatus();
-}
-
-bool Engine::Impl::CanFallBackFrom(size_t device) const {
-  return options.fallback == FallbackPolicy::kCpu && device_list[device].type != DeviceType::kCpu &&
-         std::find(device_list.begin(), device_list.end(), Device{}) != device_list.end();
 }
 
 void Engine::Impl::Start() {
@@ -160,8 +153,11 @@ std::vector<DeviceStatus> Engine::Impl::Devices() const {
       status.lanes.push_back(worker->status());
     }
     std::lock_guard<std::mutex> lock(mutex);
-    status.health = state->health;
-    status.reason = state->reason;
+    const DeviceHealthMachine& health = state->health;
+    status.health = health.state();
+    status.reason = health.reason();
+    status.stuck_lanes = health.stuck_lanes();
+    status.until_probe = health.next_probe() - clock.Now();
     out.push_back(std::move(status));
   }
   return out;
@@ -176,7 +172,7 @@ bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch, E
     const Serving serving = WhoServesLocked(block);
     return serving.any && serving.type == devices[device]->device.type;
   };
-  const absl::Time now = MonotonicNow();
+  const absl::Time now = clock.Now();
   scheduler.Take(mine, now, &batch->parts, expired);
   UpdateQueueGaugesLocked();
   if (batch->empty()) return false;
@@ -187,20 +183,29 @@ bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch, E
   return true;
 }
 
-bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, TakeOver** takeover) {
+Engine::Impl::Work Engine::Impl::AwaitWork(size_t device, LaneWorker& worker) {
   DeviceState& state = *devices[device];
-  *takeover = nullptr;
+  Work work;
   std::unique_lock<std::mutex> lock(mutex);
   worker.busy_until = absl::InfinitePast();
   for (;;) {
     if (state.device.type == DeviceType::kCpu && !takeovers.empty()) {
-      *takeover = takeovers.front();
+      work.kind = Work::kTakeOver;
+      work.takeover = std::move(takeovers.front());
       takeovers.pop_front();
-      return true;
+      return work;
+    }
+    if (worker.probe_due != 0) {
+      work.kind = Work::kProbe;
+      work.probe_round = std::exchange(worker.probe_due, 0);
+      work.patience = options.watchdog;
+      return work;
     }
     if (healthy[device] && !scheduler.queue().empty() && !worker.lent) {
       Entries expired;
-      if (TakeLocked(device, worker, batch, &expired)) {
+      if (TakeLocked(device, worker, &work.batch, &expired)) {
+        work.kind = Work::kBatch;
+        work.patience = Patience(state.device, worker.busy_until - clock.Now());
         // A caller may have woken this worker twice while another one sleeps on.
         WakeIdleWorkersLocked();
       }
@@ -211,12 +216,18 @@ bool Engine::Impl::AwaitWork(size_t device, LaneWorker& worker, Batch* batch, Ta
                "the deadline passed while the request waited");
         lock.lock();
       }
-      if (!batch->empty()) return true;
+      if (work.kind == Work::kBatch) return work;
       if (some_expired) continue;  // while the lock was free, something may have come
     }
-    if (state.stopping) return false;
+    if (state.stopping) return work;
     state.Rest(lock);
   }
+}
+
+absl::Duration Engine::Impl::Patience(Device device, absl::Duration predicted) const {
+  // A CPU that is slow can't be told from one that hangs, and nobody would take over from it.
+  if (device.type == DeviceType::kCpu) return absl::InfiniteDuration();
+  return std::max(options.watchdog, predicted * 10);
 }
 
 bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, absl::Duration ran,
@@ -261,7 +272,7 @@ void Engine::Impl::ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch
 }
 
 void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
-  const absl::Time began = MonotonicNow();
+  const absl::Time began = MonotonicClock().Now();
   const uint32_t seen = signal;
   bool came = false;
   if (spinning == 0 && spin.Worthwhile()) {
@@ -277,90 +288,13 @@ void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
     work.wait(lock);
     --asleep;
   }
-  spin.Waited(MonotonicNow() - began);
-}
-
-void Engine::Impl::FinishTakeOver(TakeOver& takeover) {
-  std::lock_guard<std::mutex> lock(mutex);
-  takeover.done = true;
-  takeover_done.notify_all();
-}
-
-absl::Status Engine::Impl::Rescue(size_t* device, const Batch& batch, const absl::Status& failure,
-                                  LaneTimes* times) {
-  const Device failed = device_list[*device];
-  const Failure judged = Judge(failure.code());
-  if (failed.type == DeviceType::kCpu || !judged.may_move) {
-    Log(LogLevel::kError, "batch_failed", Text(failure),
-        {{"block", batch.block->name},
-         {"device", DeviceName(failed)},
-         {"requests", batch.parts.size()},
-         {"tokens", batch.run.rows}});
-    return absl::IsResourceExhausted(failure)
-               ? MakeError(Reason::kMemory, Text(failure))
-               : MakeError(Reason::kInternal,
-                           absl::StrCat("running the batch on ", DeviceName(failed), ": ",
-                                        Text(failure)));
-  }
-  if (judged.device_lost) Quarantine(*device, Text(failure));
-
-  const auto cpu = std::find(device_list.begin(), device_list.end(), Device{});
-  const size_t cpu_index = static_cast<size_t>(cpu - device_list.begin());
-  if (CanFallBackFrom(*device) && batch.block->has[cpu_index]) {
-    TakeOver takeover;
-    takeover.batch = batch.run;
-    takeover.batch.block = batch.block->on_device[cpu_index];
-    takeover.batch.graphs = nullptr;
-    {
-      std::unique_lock<std::mutex> lock(mutex);
-      takeovers.push_back(&takeover);
-      devices[cpu_index]->WakeAll();
-      takeover_done.wait(lock, [&] { return takeover.done; });
-    }
-    if (takeover.status.ok()) {
-      batch.block->metrics->CountFallback(judged.cause, batch.requests());
-      *times = takeover.times;
-      *device = cpu_index;
-      return absl::OkStatus();
-    }
-    return MakeError(Reason::kInternal,
-                     absl::StrCat("running the batch on the CPU in place of ", DeviceName(failed),
-                                  ": ", Text(takeover.status)));
-  }
-  return absl::IsResourceExhausted(failure)
-             ? MakeError(Reason::kMemory, Text(failure), absl::Milliseconds(100))
-             : MakeError(Reason::kDeviceLost,
-                         absl::StrCat(DeviceName(failed), " was lost: ", Text(failure)),
-                         absl::Seconds(1));
-}
-
-void Engine::Impl::Quarantine(size_t device, const std::string& reason) {
-  Entries stranded;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    DeviceState& state = *devices[device];
-    if (state.health == DeviceHealth::kQuarantined) return;
-    state.health = DeviceHealth::kQuarantined;
-    state.reason = reason;
-    healthy[device] = false;
-    stranded = scheduler.TakeAll(
-        [this](const BatchQueue& waiting) { return !WhoServesLocked(*waiting.block()).any; });
-    UpdateQueueGaugesLocked();
-    // What waits is somebody else's now.
-    for (auto& other : devices) other->WakeAll();
-  }
-  metrics.SetDeviceHealthy(device_list[device], false);
-  Log(LogLevel::kError, "device_quarantined", reason,
-      {{"device", DeviceName(device_list[device])}, {"refused", stranded.size()}});
-  Refuse(std::move(stranded), Reason::kDeviceLost,
-         absl::StrCat(DeviceName(device_list[device]), " was lost: ", reason), absl::Seconds(1));
-  if (options.on_device_change) options.on_device_change();
+  spin.Waited(MonotonicClock().Now() - began);
 }
 
 Entries Engine::Impl::Finish(const Batch& batch, std::vector<PartResult> results) {
   Entries ended;
   bool started_over = false;
-  const absl::Time now = MonotonicNow();
+  const absl::Time now = clock.Now();
   std::lock_guard<std::mutex> lock(mutex);
   const int64_t waiting = scheduler.queue().tokens();
   for (size_t p = 0; p < batch.parts.size(); ++p) {
@@ -382,12 +316,6 @@ void Engine::Impl::WakeIdleWorkersLocked() {
   for (auto& state : devices) {
     if (!scheduler.queue().empty()) state->WakeOne();
   }
-}
-
-void Engine::Impl::RecordCost(EngineBlock& block, size_t device, int64_t tokens,
-                              absl::Duration took) {
-  std::lock_guard<std::mutex> lock(mutex);
-  block.costs[device].Observe(tokens, took, MonotonicNow());
 }
 
 }  // namespace fuseblock

@@ -39,7 +39,7 @@ std::vector<DeviceMemory> Engine::Impl::PlanMemory(const EngineBlock* more) cons
     memory.lanes = Signed(state.workers.size());
     memory.weights = (*held_weights)[i];
     memory.device_bytes_max = state.bytes_max;
-    LaneBytes bytes;
+    LaneBytes bytes = NeededOn(i);  // also of lanes that are yet to grow to it
     for (const auto& worker : state.workers) {
       bytes = Larger(bytes, worker->bytes());
       const GraphCount graphs = worker->lane().graphs();
@@ -86,14 +86,7 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budge
   for (size_t i = 0; i < devices.size(); ++i) {
     beside->graphs.emplace_back(devices[i]->workers.size());
     if (!beside->has[i]) continue;
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      if (!healthy[i]) continue;
-    }
-    for (size_t lane = 0; lane < devices[i]->workers.size(); ++lane) {
-      if (absl::Status s = PrepareLane(i, lane, *beside); !s.ok()) return named(s);
-    }
-    devices[i]->workers.front()->Measure(*beside, options.measure_max);
+    if (absl::Status s = PrepareOn(i, *beside); !s.ok()) return named(s);
   }
   if (std::find(beside->has.begin(), beside->has.end(), true) == beside->has.end()) {
     return absl::FailedPreconditionError(
@@ -104,14 +97,45 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budge
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::PrepareLane(size_t device, size_t lane, EngineBlock& block) {
-  LaneWorker& worker = *devices[device]->workers[lane];
-  absl::Status status = worker.Reserve(block.BytesNeeded(device, options.batch_tokens_max));
-  if (!status.ok()) return status;
-  absl::StatusOr<std::shared_ptr<BlockGraphs>> graphs = worker.Capture(block);
-  if (!graphs.ok()) return graphs.status();
-  block.graphs[device][lane] = *std::move(graphs);
+absl::Status Engine::Impl::PrepareOn(size_t device, EngineBlock& block) {
+  absl::Status reserved = ReserveOn(device, block.BytesNeeded(device, options.batch_tokens_max));
+  if (!reserved.ok()) return reserved;
+  const auto& workers = devices[device]->workers;
+  for (size_t lane = 0; lane < workers.size(); ++lane) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (!healthy[device]) return absl::OkStatus();  // when it is back it launches directly
+    }
+    absl::StatusOr<std::shared_ptr<BlockGraphs>> graphs = workers[lane]->Capture(block);
+    if (!graphs.ok()) return graphs.status();
+    block.graphs[device][lane] = *std::move(graphs);
+  }
+  workers.front()->Measure(block, options.measure_max);
   return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::ReserveOn(size_t device, const LaneBytes& bytes) {
+  DeviceState& state = *devices[device];
+  LaneBytes before;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    before = state.needed;
+    state.needed = Larger(before, bytes);
+    if (!healthy[device]) return absl::OkStatus();  // it grows before it takes work again
+  }
+  for (auto& worker : state.workers) {
+    absl::Status status = worker->Reserve(bytes);
+    if (status.ok()) continue;
+    std::lock_guard<std::mutex> lock(mutex);
+    state.needed = before;
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+LaneBytes Engine::Impl::NeededOn(size_t device) const {
+  std::lock_guard<std::mutex> lock(mutex);
+  return devices[device]->needed;
 }
 
 void Engine::Impl::LogMemory() const {

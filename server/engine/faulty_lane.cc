@@ -7,16 +7,17 @@
 
 namespace fuseblock {
 
-void Faults::Inject(Device device, Fault fault, int launches) {
+void Faults::Inject(Device device, Fault fault, int launches, absl::Duration delay) {
   std::lock_guard<std::mutex> lock(mutex_);
   State& state = devices_[DeviceName(device)];
   state.fault = fault;
   state.failing = launches;
+  state.delay = delay;
 }
 
-void Faults::RefuseMemory(Device device) {
+void Faults::RefuseMemory(Device device, bool refuse) {
   std::lock_guard<std::mutex> lock(mutex_);
-  devices_[DeviceName(device)].refuse_memory = true;
+  devices_[DeviceName(device)].refuse_memory = refuse;
 }
 
 absl::Status Faults::OnReserve(Device device) {
@@ -32,7 +33,9 @@ void Faults::Hold(Device device) {
 
 void Faults::Release(Device device) {
   std::lock_guard<std::mutex> lock(mutex_);
-  devices_[DeviceName(device)].hold = false;
+  State& state = devices_[DeviceName(device)];
+  state.hold = false;
+  ++state.releases;
   changed_.notify_all();
 }
 
@@ -42,25 +45,56 @@ void Faults::AwaitHeld(Device device, int launches) {
   changed_.wait(lock, [&] { return state.held >= launches; });
 }
 
+void Faults::AwaitNoneHeld(Device device) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  State& state = devices_[DeviceName(device)];
+  changed_.wait(lock, [&] { return state.held == 0; });
+}
+
 int Faults::launches(Device device) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = devices_.find(DeviceName(device));
   return found == devices_.end() ? 0 : found->second.launches;
 }
 
-Fault Faults::OnLaunch(Device device) {
+Fault Faults::OnLaunch(Device device, absl::Duration* delay) {
   std::unique_lock<std::mutex> lock(mutex_);
   State& state = devices_[DeviceName(device)];
+  const auto hold_while = [&](auto&& holds, absl::Time until) {
+    if (!holds()) return;
+    ++state.held;
+    changed_.notify_all();
+    while (holds()) clock_.WaitUntil(changed_, lock, until);
+    --state.held;
+    changed_.notify_all();
+  };
   ++state.launches;
-  ++state.held;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return !state.hold; });
-  --state.held;
-  if (state.lost) return Fault::kDeviceLost;
-  if (state.failing == 0) return Fault::kNone;
-  --state.failing;
-  state.lost = state.fault == Fault::kDeviceLost;
-  return state.fault;
+  hold_while([&] { return state.hold; }, absl::InfiniteFuture());
+  Fault fault = Fault::kNone;
+  if (state.lost) {
+    fault = Fault::kDeviceLost;
+  } else if (state.failing > 0) {
+    --state.failing;
+    fault = state.fault;
+    state.lost = fault == Fault::kDeviceLost;
+  }
+  if (fault == Fault::kHang) {
+    const int releases = state.releases;
+    hold_while([&] { return state.releases == releases; }, absl::InfiniteFuture());
+  }
+  if (fault == Fault::kSlowCopy) {
+    *delay = state.delay;
+    const absl::Time until = clock_.Now() + *delay;
+    hold_while([&] { return clock_.Now() < until; }, until);
+  }
+  return fault;
+}
+
+// A device that fails half-way leaves anything at all behind.
+void Spoil(const LaneBatch& batch) {
+  for (const TensorView& output : batch.outputs) {
+    if (output.data != nullptr) std::memset(output.data, 0xEE, BytesOf(output));
+  }
 }
 
 class FaultyLane final : public Lane {
@@ -82,21 +116,29 @@ class FaultyLane final : public Lane {
   GraphCount graphs() const override { return inner_->graphs(); }
 
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override {
-    const Fault fault = faults_->OnLaunch(device());
-    if (fault == Fault::kNone) return inner_->Run(batch, times);
-    // A device that fails half-way leaves anything at all behind.
-    for (const TensorView& output : batch.outputs) {
-      if (output.data != nullptr) std::memset(output.data, 0xEE, BytesOf(output));
-    }
+    absl::Duration delay;
+    const Fault fault = faults_->OnLaunch(device(), &delay);
     const std::string where = absl::StrCat("injected on ", DeviceName(device()));
+    absl::Status status;
     switch (fault) {
       case Fault::kDeviceLost:
-        return absl::UnavailableError(absl::StrCat("device lost, ", where));
+        status = absl::UnavailableError(absl::StrCat("device lost, ", where));
+        break;
       case Fault::kOutOfMemory:
-        return absl::ResourceExhaustedError(absl::StrCat("out of memory, ", where));
-      default:
-        return absl::InternalError(absl::StrCat("launch failure, ", where));
+        status = absl::ResourceExhaustedError(absl::StrCat("out of memory, ", where));
+        break;
+      case Fault::kLaunchFailure:
+        status = absl::InternalError(absl::StrCat("launch failure, ", where));
+        break;
+      case Fault::kNone:
+      case Fault::kHang:
+      case Fault::kSlowCopy:
+      case Fault::kWrongResult:
+        status = inner_->Run(batch, times);
     }
+    if (!status.ok() || fault == Fault::kWrongResult) Spoil(batch);
+    times->h2d += delay;
+    return status;
   }
 
  private:

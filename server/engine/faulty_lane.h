@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "server/engine/clock.h"
 #include "server/engine/lane.h"
 
 namespace fuseblock {
@@ -17,21 +18,32 @@ enum class Fault {
   kLaunchFailure,  // this launch fails: INTERNAL
   kDeviceLost,     // it and every later one on the device fail: UNAVAILABLE
   kOutOfMemory,    // this launch finds no memory: RESOURCE_EXHAUSTED
+  kHang,           // it does not come back before Release, and is then run as if nothing had been
+  kSlowCopy,       // its copy to the device takes `delay` longer
+  kWrongResult,    // it succeeds, with results that are wrong
 };
 
-// What goes wrong, by device. Thread-safe; shared by all lanes of a factory.
+// What goes wrong, by device. Thread-safe; shared by all lanes of a factory. A probe is a launch
+// like any other.
 class Faults {
  public:
+  // Delays pass on that clock, which must outlive this.
+  explicit Faults(Clock& clock = MonotonicClock()) : clock_(clock) {}
+
   // The next `launches` on that device fail so.
-  void Inject(Device device, Fault fault, int launches = 1);
-  // From now on the device has no more memory to give to its lanes.
-  void RefuseMemory(Device device);
+  void Inject(Device device, Fault fault, int launches = 1,
+              absl::Duration delay = absl::ZeroDuration());
+  // From now on the device has no more memory to give to its lanes, or has again.
+  void RefuseMemory(Device device, bool refuse = true);
   // Launches on that device wait from now on until Release: a hang, or a lane that a test keeps
   // busy.
   void Hold(Device device);
+  // Ends that, and what hangs comes back.
   void Release(Device device);
-  // Waits until that many launches are being held on the device.
+  // Waits until that many launches, or more, wait on the device: held, hanging or copying slowly.
   void AwaitHeld(Device device, int launches);
+  // Waits until none does.
+  void AwaitNoneHeld(Device device);
   // Launches that came to the device, failed ones too.
   int launches(Device device) const;
 
@@ -40,15 +52,18 @@ class Faults {
   struct State {
     Fault fault = Fault::kNone;
     int failing = 0;
+    absl::Duration delay;
     bool lost = false;
     bool refuse_memory = false;
     bool hold = false;
+    int releases = 0;
     int held = 0;
     int launches = 0;
   };
-  Fault OnLaunch(Device device);
+  Fault OnLaunch(Device device, absl::Duration* delay);
   absl::Status OnReserve(Device device);
 
+  Clock& clock_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, State> devices_;

@@ -69,22 +69,31 @@ Outcome OutcomeOf(Entry& entry) {
 
 }  // namespace
 
+// A lane that is given up is not paused, since nobody knows when its batch ends.
 class LaneWorker::Pause {
  public:
   explicit Pause(LaneWorker& worker) : worker_(worker) {
+    std::unique_lock<std::mutex> lock(worker_.staging_mutex_);
     ++worker_.pausing_;
-    worker_.staging_mutex_.lock();
+    worker_.changed_.wait(
+        lock, [&] { return worker_.staging_users_ == 0 || worker_.flight_.given_up(); });
+    --worker_.pausing_;
+    held_ = worker_.staging_users_ == 0 && !worker_.flight_.given_up();
+    if (held_) ++worker_.staging_users_;
+    lock.unlock();
+    if (!held_) worker_.changed_.notify_all();
   }
   ~Pause() {
-    --worker_.pausing_;
-    worker_.staging_mutex_.unlock();
-    worker_.resumed_.notify_all();
+    if (held_) worker_.ReturnStaging();
   }
   Pause(const Pause&) = delete;
   Pause& operator=(const Pause&) = delete;
 
+  bool held() const { return held_; }
+
  private:
   LaneWorker& worker_;
+  bool held_ = false;
 };
 
 LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, size_t index,
@@ -104,20 +113,73 @@ LaneWorker::~LaneWorker() {
 }
 
 void LaneWorker::Start() {
+  left_ = false;
   thread_ = std::thread([this] { Loop(); });
 }
 
 void LaneWorker::Join() {
+  std::unique_lock<std::mutex> lock(staging_mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return left_ || flight_.given_up(); });
+    if (left_) break;
+    if (flight_.Orphan()) {
+      thread_.detach();
+      orphaned_ = true;
+      return;
+    }
+  }
+  lock.unlock();
   if (thread_.joinable()) thread_.join();
 }
 
+bool LaneWorker::GiveUp(absl::Time now, Batch* batch) {
+  if (!flight_.overdue(now)) return false;
+  {
+    std::lock_guard<std::mutex> lock(staging_mutex_);
+    if (!flight_.GiveUp(now)) return false;
+    *batch = std::move(batch_);
+    batch_.Clear();
+  }
+  changed_.notify_all();  // whoever waits for the staging, or for the thread, waits no more
+  return true;
+}
+
+void LaneWorker::LendStaging() {
+  std::lock_guard<std::mutex> lock(staging_mutex_);
+  ++staging_users_;
+}
+
+void LaneWorker::ReturnStaging() {
+  {
+    std::lock_guard<std::mutex> lock(staging_mutex_);
+    --staging_users_;
+  }
+  changed_.notify_all();
+}
+
+void LaneWorker::HoldStaging() {
+  std::unique_lock<std::mutex> lock(staging_mutex_);
+  changed_.wait(lock, [this] { return pausing_ == 0 && staging_users_ == 0; });
+  ++staging_users_;
+}
+
+bool LaneWorker::TryHoldStaging() {
+  const std::unique_lock<std::mutex> lock(staging_mutex_, std::try_to_lock);
+  // A lane that is about to grow is for its own thread, which may wait.
+  if (!lock.owns_lock() || pausing_ > 0 || staging_users_ > 0) return false;
+  ++staging_users_;
+  return true;
+}
+
 absl::Status LaneWorker::Reserve(const LaneBytes& bytes) {
-  const LaneBytes wanted{
-      std::max(bytes.inputs, bytes_.inputs), std::max(bytes.outputs, bytes_.outputs),
-      std::max(bytes.workspace, bytes_.workspace), std::max(bytes.captured, bytes_.captured)};
+  LaneBytes wanted;
   absl::Status status;
   {
     const Pause pause(*this);
+    if (!pause.held()) return status;
+    wanted = {std::max(bytes.inputs, bytes_.inputs), std::max(bytes.outputs, bytes_.outputs),
+              std::max(bytes.workspace, bytes_.workspace),
+              std::max(bytes.captured, bytes_.captured)};
     status = Grow(wanted);
   }
   if (status.ok()) return status;
@@ -155,7 +217,10 @@ absl::Status LaneWorker::Grow(const LaneBytes& wanted) {
     slab_.reset();
     pool_ = std::move(pool);  // the former one lives on until its last slab has been sent
   }
-  bytes_ = wanted;
+  {
+    std::lock_guard<std::mutex> lock(staging_mutex_);
+    bytes_ = wanted;
+  }
   staging_bytes_ = staging_in_.size() + pool_->slab_bytes() * kSlabs;
   workspace_bytes_ = lane_->device_bytes();
   return absl::OkStatus();
@@ -170,6 +235,7 @@ absl::StatusOr<std::shared_ptr<BlockGraphs>> LaneWorker::Capture(const EngineBlo
     for (int bucket = 0; bucket < buckets; ++bucket) {
       if (room-- <= 0) return nullptr;
       const Pause pause(*this);
+      if (!pause.held() || !Fits(block)) return nullptr;
       LaneBatch batch =
           block.LayOut(form, kTokenBuckets[bucket], staging_in_.data(), staging_in_.data());
       batch.block = block.on_device[device_];
@@ -187,16 +253,27 @@ absl::StatusOr<std::shared_ptr<BlockGraphs>> LaneWorker::Capture(const EngineBlo
   return graphs;
 }
 
+LaneBytes LaneWorker::bytes() const {
+  std::lock_guard<std::mutex> lock(staging_mutex_);
+  return bytes_;
+}
+
+bool LaneWorker::Fits(const EngineBlock& block) const {
+  const LaneBytes needed = block.BytesNeeded(device_, engine_.options.batch_tokens_max);
+  return needed.inputs <= bytes_.inputs && needed.outputs <= bytes_.outputs &&
+         needed.workspace <= bytes_.workspace && needed.captured <= bytes_.captured;
+}
+
 void LaneWorker::Measure(EngineBlock& block, absl::Duration time_max) {
   if (time_max <= absl::ZeroDuration()) return;
-  const absl::Time until = MonotonicNow() + time_max;
+  const absl::Time until = engine_.clock.Now() + time_max;
   const int64_t tokens_max = block.queues.front().batch_tokens_max();
-  for (int64_t tokens = 1; MonotonicNow() < until; tokens = std::min(tokens * 4, tokens_max)) {
+  for (int64_t tokens = 1; engine_.clock.Now() < until; tokens = std::min(tokens * 4, tokens_max)) {
     const std::optional<absl::Duration> took = TimeOf(block, tokens, until);
     if (!took.has_value()) return;
     block.costs[device_].Measure(tokens, *took);
     // The next one would not end in time.
-    if (tokens == tokens_max || MonotonicNow() + *took * 4 > until) return;
+    if (tokens == tokens_max || engine_.clock.Now() + *took * 4 > until) return;
   }
 }
 
@@ -204,6 +281,7 @@ std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tok
                                                  absl::Time until) {
   constexpr int kRuns = 3;  // the first pays for what is made at first use
   const Pause pause(*this);
+  if (!pause.held() || !Fits(block)) return std::nullopt;
   if (slab_ == nullptr) slab_ = pool_->Take();
   Batch batch;
   batch.parts.push_back({std::make_shared<Entry>(), 0, tokens, 0});
@@ -213,14 +291,14 @@ std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tok
   batch.run.block = block.on_device[device_];
   batch.run.graphs = block.graphs[device_][index_].get();
   std::optional<absl::Duration> best;
-  for (int run = 0; run < kRuns && (run == 0 || MonotonicNow() < until); ++run) {
+  for (int run = 0; run < kRuns && (run == 0 || engine_.clock.Now() < until); ++run) {
     LaneTimes times;
-    const absl::Time begin = MonotonicNow();
+    const absl::Time begin = engine_.clock.Now();
     if (!lane_->Run(batch.run, &times).ok()) {
       best.reset();
       break;
     }
-    const absl::Duration took = MonotonicNow() - begin;
+    const absl::Duration took = engine_.clock.Now() - begin;
     best = std::min(best.value_or(took), took);
   }
   return best;
@@ -228,80 +306,162 @@ std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tok
 
 void LaneWorker::Loop() {
   pthread_setname_np(pthread_self(), absl::StrCat("fb-", DeviceName(lane_->device())).c_str());
-  Batch batch;
-  Engine::Impl::TakeOver* takeover = nullptr;
-  while (engine_.AwaitWork(device_, *this, &batch, &takeover)) {
-    if (takeover != nullptr) {
-      // In the failed lane's staging; of this lane it needs the threads and the workspace.
-      std::unique_lock<std::mutex> lock(staging_mutex_);
-      takeover->status = lane_->Run(takeover->batch, &takeover->times);
-      lock.unlock();
-      engine_.FinishTakeOver(*takeover);
-    } else {
-      const absl::Time started = MonotonicNow();
-      std::unique_lock<std::mutex> lock(staging_mutex_);
-      resumed_.wait(lock, [this] { return pausing_ == 0; });
-      RunBatch(batch, started);
-      batch.Clear();
-    }
+  for (;;) {
+    Work work = engine_.AwaitWork(device_, *this);
+    if (work.kind == Work::kLeave) break;
+    if (!Do(work)) return;
   }
+  {
+    std::lock_guard<std::mutex> lock(staging_mutex_);
+    left_ = true;
+  }
+  changed_.notify_all();
+}
+
+// False when the engine is gone.
+bool LaneWorker::Do(Work& work) {
+  switch (work.kind) {
+    case Work::kLeave:
+      return true;
+    case Work::kProbe:
+      return Probe(work.probe_round, work.patience);
+    case Work::kTakeOver:
+      RunTakeOver(*work.takeover);
+      return true;
+    case Work::kBatch:
+      const absl::Time started = engine_.clock.Now();
+      HoldStaging();
+      batch_ = std::move(work.batch);
+      if (!RunBatch(started, work.patience)) return false;
+      ReturnStaging();
+      return true;
+  }
+  return true;
 }
 
 void LaneWorker::RunForCaller() {
-  // A lane that is about to grow is for its own thread, which may wait.
-  const std::unique_lock<std::mutex> lock(staging_mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || pausing_ != 0) {
+  if (!TryHoldStaging()) {
     engine_.ReturnToQueue(device_, *this, &callers_batch);
     return;
   }
-  const absl::Time began = MonotonicNow();
+  const absl::Time began = engine_.clock.Now();
   absl::Time now = began;
+  batch_ = std::move(callers_batch);
+  callers_batch.Clear();
   do {
-    RunBatch(callers_batch, now);
-    callers_batch.Clear();
-    now = MonotonicNow();
-  } while (engine_.NextForCaller(device_, *this, now - began, &callers_batch));
+    RunBatch(now, absl::InfiniteDuration());
+    now = engine_.clock.Now();
+  } while (engine_.NextForCaller(device_, *this, now - began, &batch_));
+  ReturnStaging();
 }
 
-// With the staging locked.
-void LaneWorker::RunBatch(Batch& batch, absl::Time started) {
+// With the staging held. False when the engine is gone; the staging is then nobody's.
+bool LaneWorker::RunBatch(absl::Time started, absl::Duration patience) {
   busy_ = true;
   if (slab_ == nullptr) slab_ = pool_->Take();  // never the last one given away: see Deliver
-  Gather(batch, staging_in_.data(), slab_.get());
-  batch.run.block = batch.block->on_device[device_];
-  batch.run.graphs = batch.block->graphs[device_][index_].get();
+  Gather(batch_, staging_in_.data(), slab_.get());
+  batch_.run.block = batch_.block->on_device[device_];
+  batch_.run.graphs = batch_.block->graphs[device_][index_].get();
   gathered_->AddUsed(static_cast<int64_t>(staging_in_.size()));
-  last_batch_tokens_ = batch.run.rows;
-  const absl::Time gathered = MonotonicNow();
+  last_batch_tokens_ = batch_.run.rows;
+  const absl::Time gathered = engine_.clock.Now();
 
   LaneTimes times;
-  size_t answered_by = device_;
   absl::Status status;
-  if (batch.run.rows > 0) {
-    status = lane_->Run(batch.run, &times);
-    if (!status.ok()) status = engine_.Rescue(&answered_by, batch, status, &times);
-  }
-  const Timings timings{0, Us(gathered - started), Us(times.h2d), Us(times.compute), Us(times.d2h)};
-  if (status.ok()) {
-    engine_.RecordCost(*batch.block, answered_by, batch.run.rows, MonotonicNow() - started);
+  if (batch_.run.rows > 0 && patience == absl::InfiniteDuration()) {
+    status = lane_->Run(batch_.run, &times);
+  } else if (batch_.run.rows > 0) {
+    const LaneBatch run = batch_.run;  // the lane may look at it when batch_ is long gone
+    running_ = batch_.parts.front().entry->request.block;
+    flight_.Begin(gathered + patience);
+    status = lane_->Run(run, &times);
+    if (const auto owner = flight_.End(); owner != Flight::Owner::kWorker) {
+      return LandedLate(owner);
+    }
+    running_.reset();
   }
   gathered_->AddUsed(-static_cast<int64_t>(staging_in_.size()));
-  Observe(batch, answered_by, times.padded_rows);
-  metrics_->ObserveBatch(MonotonicNow() - started);
-  ++batches_;
-  Deliver(batch, status, answered_by, timings, started);
+  if (status.ok()) {
+    engine_.Succeeded(*batch_.block, device_, batch_.run.rows, engine_.clock.Now() - started);
+    const Timings timings{0, Us(gathered - started), Us(times.h2d), Us(times.compute),
+                          Us(times.d2h)};
+    Observe(batch_, times.padded_rows, engine_.clock.Now() - started);
+    // A device of another type than the preferred one, which must have been lost before.
+    if (engine_.device_list[batch_.block->PreferredDevice()].type != lane_->device().type) {
+      batch_.block->metrics->CountFallback(FallbackCause::kDeviceLost, batch_.requests());
+    }
+    Deliver(batch_, timings, started);
+  } else if (!engine_.Failed(device_, *this, batch_, &status)) {
+    engine_.Fail(batch_, status);
+  }
+  batch_.Clear();
   busy_ = false;
+  return true;
 }
 
-void LaneWorker::Observe(const Batch& batch, size_t answered_by, int64_t padded_rows) {
-  BlockMetrics& series = *batch.block->metrics;
-  const DeviceType type = engine_.device_list[answered_by].type;
-  const DeviceType preferred = engine_.device_list[batch.block->PreferredDevice()].type;
-  series.ObserveBatch(static_cast<int64_t>(batch.parts.size()), batch.run.rows, padded_rows);
-  // A batch that was moved while it ran has been counted under its own cause.
-  if (answered_by == device_ && type != preferred) {
-    series.CountFallback(FallbackCause::kDeviceLost, batch.requests());
+// The lane was given up, and all that is left of its batch lies in this worker's own memory.
+bool LaneWorker::LandedLate(Flight::Owner owner) {
+  if (owner == Flight::Owner::kNobody) return false;
+  { std::lock_guard<std::mutex> lock(staging_mutex_); }  // GiveUp is done with batch_
+  if (running_ != nullptr) {
+    running_.reset();
+    gathered_->AddUsed(-static_cast<int64_t>(staging_in_.size()));
   }
+  busy_ = false;
+  engine_.CameBack(device_);
+  return true;
+}
+
+// Another lane's batch: of this one it needs the threads, the workspace and the output staging.
+void LaneWorker::RunTakeOver(Engine::Impl::TakeOver& takeover) {
+  const absl::Time started = engine_.clock.Now();
+  Batch& batch = takeover.batch;
+  HoldStaging();
+  busy_ = true;
+  last_batch_tokens_ = batch.run.rows;
+  if (slab_ == nullptr) slab_ = pool_->Take();
+  PlaceOutputs(batch, slab_.get());
+  batch.run.block = batch.block->on_device[device_];
+  batch.run.graphs = batch.block->graphs[device_][index_].get();
+  LaneTimes times;
+  const absl::Status status = lane_->Run(batch.run, &times);
+  takeover.from->ReturnStaging();
+  if (status.ok()) {
+    engine_.Succeeded(*batch.block, device_, batch.run.rows, engine_.clock.Now() - started);
+    const Timings timings{0, 0, Us(times.h2d), Us(times.compute), Us(times.d2h)};
+    Observe(batch, times.padded_rows, engine_.clock.Now() - started);
+    batch.block->metrics->CountFallback(takeover.cause, batch.requests());
+    Deliver(batch, timings, started);
+  } else {
+    engine_.Fail(batch,
+                 MakeError(Reason::kInternal,
+                           absl::StrCat("running the batch on ", DeviceName(lane_->device()),
+                                        " in place of ", DeviceName(takeover.from->lane().device()),
+                                        ": ", status.message())));
+  }
+  busy_ = false;
+  ReturnStaging();
+}
+
+bool LaneWorker::Probe(int64_t round, absl::Duration patience) {
+  absl::Status status = Reserve(engine_.NeededOn(device_));
+  if (status.ok()) status = Reserve(engine_.probe.BytesNeeded());
+  if (status.ok()) {
+    flight_.Begin(engine_.clock.Now() + patience);
+    status = engine_.probe.Run(*lane_);
+    if (const auto owner = flight_.End(); owner != Flight::Owner::kWorker) {
+      return LandedLate(owner);
+    }
+  }
+  engine_.Probed(device_, round, status);
+  return true;
+}
+
+void LaneWorker::Observe(const Batch& batch, int64_t padded_rows, absl::Duration took) {
+  batch.block->metrics->ObserveBatch(static_cast<int64_t>(batch.parts.size()), batch.run.rows,
+                                     padded_rows);
+  metrics_->ObserveBatch(took);
+  ++batches_;
 }
 
 void LaneWorker::Keep(const Batch& batch, size_t part, PartResult* result) {
@@ -332,19 +492,22 @@ void LaneWorker::Keep(const Batch& batch, size_t part, PartResult* result) {
   result->memory = copy;
 }
 
-void LaneWorker::Deliver(Batch& batch, const absl::Status& status, size_t answered_by,
-                         Timings timings, absl::Time started) {
+void LaneWorker::Deliver(Batch& batch, Timings timings, absl::Time started) {
   std::vector<PartResult> results(batch.parts.size());
   for (size_t p = 0; p < results.size(); ++p) {
     PartResult& result = results[p];
-    result.device = engine_.device_list[answered_by];
+    result.device = lane_->device();
     result.timings = timings;
     result.timings.queue = Us(started - batch.parts[p].entry->submitted);
-    result.status = status.ok() ? batch.status[p] : status;
+    result.status = batch.status[p];
     if (result.status.ok()) Keep(batch, p, &result);
   }
   slab_.reset();
-  Entries ended = engine_.Finish(batch, std::move(results));
+  Conclude(engine_, batch, std::move(results));
+}
+
+void LaneWorker::Conclude(Engine::Impl& engine, Batch& batch, std::vector<PartResult> results) {
+  Entries ended = engine.Finish(batch, std::move(results));
   for (const EntryPtr& entry : ended) {
     Outcome outcome = OutcomeOf(*entry);
     if (outcome.status.ok()) {
@@ -358,7 +521,7 @@ void LaneWorker::Deliver(Batch& batch, const absl::Status& status, size_t answer
   const int64_t answered = static_cast<int64_t>(ended.size());
   ended.clear();
   batch.parts.clear();  // the last hold on the blocks, before a drain is told that all is done
-  if (answered > 0) engine_.Answered(answered);
+  if (answered > 0) engine.Answered(answered);
 }
 
 }  // namespace fuseblock

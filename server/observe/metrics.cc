@@ -36,8 +36,8 @@ constexpr int kReasons = static_cast<int>(Reason::kInternal) + 1;
 constexpr std::string_view kRpcNames[kRpcs] = {"RunBlock", "StreamBlocks"};
 constexpr std::string_view kPhaseNames[kPhases] = {"queue",   "batch", "h2d",
                                                    "compute", "d2h",   "encode"};
-constexpr const char* kFallbackNames[kFallbackCauses] = {"device_lost", "launch_failed",
-                                                         "out_of_memory"};
+constexpr std::string_view kFallbackNames[kFallbackCauses] = {"device_lost", "launch_failed",
+                                                              "out_of_memory", "hung"};
 constexpr const char* kShadowNames[kShadowResults] = {"equal", "different", "failed", "skipped"};
 constexpr const char* kPoolNames[kMemoryPools] = {"staging_in", "staging_out", "workspace",
                                                   "requests"};
@@ -108,6 +108,7 @@ std::string Text(std::string_view text) { return std::string(text); }
 
 std::string_view Name(Rpc rpc) { return kRpcNames[static_cast<int>(rpc)]; }
 std::string_view Name(Phase phase) { return kPhaseNames[static_cast<int>(phase)]; }
+std::string_view Name(FallbackCause cause) { return kFallbackNames[static_cast<int>(cause)]; }
 
 struct Metrics::Impl {
   prometheus::Registry registry;
@@ -135,6 +136,10 @@ struct Metrics::Impl {
   Family<Gauge>& memory =
       Gauges("memory_bytes", "The engine's pools: bytes reserved, and of these in use.");
   Family<Gauge>& device_healthy = Gauges("device_healthy", "1: takes work, 0: quarantined.");
+  Family<Counter>& quarantines = Counters(
+      "device_quarantines_total", "Times that a device was taken out of service, by cause.");
+  Family<Counter>& recoveries = Counters(
+      "device_recoveries_total", "Times that a probe brought a device back, by what it had had.");
   Family<Gauge>& build_info = Gauges("build_info", "Always 1; the labels name the build.");
 
   Family<Gauge>& gpu_utilization = Gauges(
@@ -261,7 +266,7 @@ void BlockMetrics::CountFallback(FallbackCause cause, int64_t requests) {
   const int index = static_cast<int>(cause);
   impl_->fallback[index]
       .Get([&]() -> Counter& {
-        return impl_->all.fallback.Add({{"block", impl_->block}, {"cause", kFallbackNames[index]}});
+        return impl_->all.fallback.Add({{"block", impl_->block}, {"cause", Text(Name(cause))}});
       })
       .Increment(static_cast<double>(requests));
 }
@@ -385,6 +390,15 @@ void Metrics::SetInflight(int64_t requests) { impl_->inflight.Set(static_cast<do
 
 void Metrics::SetDeviceHealthy(Device device, bool healthy) {
   impl_->device_healthy.Add({{"device", DeviceName(device)}}).Set(healthy ? 1 : 0);
+}
+
+void Metrics::CountQuarantine(Device device, FallbackCause cause) {
+  impl_->quarantines.Add({{"device", DeviceName(device)}, {"cause", Text(Name(cause))}})
+      .Increment();
+}
+
+void Metrics::CountRecovery(Device device, FallbackCause cause) {
+  impl_->recoveries.Add({{"device", DeviceName(device)}, {"cause", Text(Name(cause))}}).Increment();
 }
 
 MemoryGauge* Metrics::Memory(Device device, MemoryPool pool) {

@@ -27,13 +27,16 @@ enum class Phase : uint8_t { kQueue, kBatch, kH2d, kCompute, kD2h, kEncode };
 inline constexpr int kPhases = 6;
 std::string_view Name(Phase phase);  // "queue"
 
-// Label `cause` of fallback_total: why another device than the preferred one ran a batch.
+// Label `cause` of fallback_total: why another device than the preferred one ran a batch. Also of
+// device_quarantines_total and device_recoveries_total: what took the device out of service.
 enum class FallbackCause : uint8_t {
   kDeviceLost,    // a sticky error, or the device was quarantined before
   kLaunchFailed,  // the batch's own launch or copy failed
   kOutOfMemory,   // the device had no memory for the batch
+  kHung,          // the batch did not come back in time
 };
-inline constexpr int kFallbackCauses = 3;
+inline constexpr int kFallbackCauses = 4;
+std::string_view Name(FallbackCause cause);  // "device_lost"
 
 // Label `result` of shadow_total: what came of running a request again to compare the outputs.
 enum class ShadowResult : uint8_t {
@@ -155,6 +158,10 @@ class Metrics {
   void SetQueue(int64_t tokens, int64_t bytes);
   void SetInflight(int64_t requests);
   void SetDeviceHealthy(Device device, bool healthy);
+  // device_quarantines_total{device,cause}, device_recoveries_total{device,cause}: how often a
+  // device was taken out of service, and how often a probe brought it back.
+  void CountQuarantine(Device device, FallbackCause cause);
+  void CountRecovery(Device device, FallbackCause cause);
   // Takes a lock: call it at start and keep the pointer.
   MemoryGauge* Memory(Device device, MemoryPool pool);
   LaneMetrics* Lane(Device device, int lane);  // the same

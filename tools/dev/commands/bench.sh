@@ -1,9 +1,10 @@
-# bench: times kernels and requests on this machine's CPU: ./dev bench [ffn|rpc|overload|memory|numerics] [ARGUMENT...]
+# bench: times kernels and requests on this machine's CPU: ./dev bench [ffn|rpc|overload|memory|numerics|faults] [ARGUMENT...]
 #   ffn               the program of tests/bench; without a name: it and rpc
 #   rpc [ARGUMENT..]  requests through the server beside a bare gRPC echo: rpc_latency, rpc_throughput
 #   overload [ARG..]  an open loop at 2, 4 and 10 times the server's capacity: overload
 #   memory [WORD]     the row kernels beside PyTorch, 1 and 2 threads: evidence/records/cpu_memory_bound
 #   numerics [WORD]   their largest errors beside PyTorch's: evidence/records/numerics
+#   faults            what clients see of devices that fail: evidence/records/faults
 # WORD: a part of KERNEL/SHAPE/DTYPE. PyTorch is that of the Python in FUSEBLOCK_TORCH_PYTHON, or is
 # installed. ./dev gpu bench does the same on a GPU.
 
@@ -53,10 +54,15 @@ bench_numerics() {  # [WORD]
     --bounds build/release/tests/numerics/numerics_bounds
 }
 
+bench_faults() {
+  build release engine_fault_matrix_test
+  python3 tools/bench/faults.py build/release/tests/unit/server/engine/engine_fault_matrix_test
+}
+
 main() {
   need_debian build
   case ${1:-} in
-    ffn | rpc | overload | memory | numerics) "bench_$1" "${@:2}" ;;
+    ffn | rpc | overload | memory | numerics | faults) "bench_$1" "${@:2}" ;;
     '') bench_ffn "$@" && bench_rpc "$@" ;;
     *) usage_error "no benchmark '$1'; ./dev help bench lists them" ;;
   esac
