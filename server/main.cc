@@ -170,6 +170,7 @@ struct WantedModel {
 absl::StatusOr<std::vector<ModelOptions>> PlanModels(const std::vector<WantedModel>& wanted,
                                                      const Config& config, const Parts& parts) {
   std::vector<ModelOptions> models;
+  models.reserve(wanted.size());
   for (const WantedModel& one : wanted) {
     models.push_back(ModelOptionsFrom(one.name, one.settings, one.revision));
   }

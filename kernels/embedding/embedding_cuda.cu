@@ -2,7 +2,7 @@
 // untouched.
 //
 // Two latencies, the id's and the row's, follow each other, and only much in flight hides both.
-// Many long rows go through shared memory by bulk copies, 2 KiB a block of one warp (Hopper on).
+// Many long rows go through shared memory by bulk copies, 4 KiB a block of one warp (Hopper on).
 // Else a thread has one unit: 16 bytes where table and y allow it, or an element.
 #include "kernels/base/bulk_copy.cuh"
 #include "kernels/base/cuda_types.cuh"
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kBlock) EmbeddingKernel(EmbeddingParams p, con
   values.StoreAligned(y + row * p.y_stride + col);
 }
 
-constexpr int kChunk = 2048;  // bytes of a row that a block copies
+constexpr int kChunk = 4096;  // bytes of a row that a block copies
 constexpr int64_t kChunksMin = 4096;
 
 // One warp for each chunk of each row; rows lie on 16-byte boundaries and are whole multiples.

@@ -1,6 +1,8 @@
 // Packs a feed-forward's weights for few tokens and proves on them that a row gets the same bits
 // there and from the composed products: with probe rows, FP32 outputs, every width of the tokens.
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -89,7 +91,7 @@ Equality Compare(const std::vector<float>& a, const std::vector<float>& b) {
   for (size_t i = 0; i < a.size(); ++i) {
     const bool nan = std::isnan(a[i]);
     if (nan && std::isnan(b[i])) continue;
-    if (std::memcmp(&a[i], &b[i], sizeof(float)) == 0) continue;
+    if (std::bit_cast<uint32_t>(a[i]) == std::bit_cast<uint32_t>(b[i])) continue;
     same = false;
     error_squares += std::pow(static_cast<double>(a[i]) - b[i], 2);
   }

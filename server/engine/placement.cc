@@ -39,6 +39,7 @@ struct Filling {
 
 std::vector<Filling> Empty(const std::vector<PlacementDevice>& devices) {
   std::vector<Filling> filling;
+  filling.reserve(devices.size());
   for (const PlacementDevice& device : devices) {
     filling.push_back({device, {device.device, 0, 0, device.free_bytes, 0}, device.lane_bytes});
   }

@@ -154,7 +154,7 @@ TEST_F(EngineGpuTest, BlocksBeyondTheBoundAreLaunchedDirectly) {
   EXPECT_EQ(Send(beyond, 3)->AwaitBytes(), Send(first, 3)->AwaitBytes());
   path.reset();
   EXPECT_EQ(engine_->Memory()[0].graph_count, kTokenBucketCount) << "a graph goes with its block";
-  Serve("m.later", BlockKind::kMlp);
+  const auto later = Serve("m.later", BlockKind::kMlp);
   EXPECT_EQ(engine_->Memory()[0].graph_count, 2 * kTokenBucketCount);
 }
 

@@ -268,10 +268,10 @@ TEST_P(GpuKernels, Embedding) {
   });
 }
 
-// So many rows that they go by chunks of 2 KiB, the last of 16 bytes, where their addresses allow.
+// So many rows that they go by chunks of 4 KiB, the last of 16 bytes, where their addresses allow.
 TEST_P(GpuKernels, EmbeddingOfManyRows) {
   constexpr int64_t kTokens = 2100, kTableRows = 11, kPadding = 6;
-  const int64_t columns = 2048 / SizeOf(GetParam()) + 16 / SizeOf(GetParam());
+  const int64_t columns = 4096 / SizeOf(GetParam()) + 16 / SizeOf(GetParam());
   Tensor ids(DType::kI64, 1, kTokens);
   for (int64_t i = 0; i < kTokens; ++i) {
     ids.Set(0, i, static_cast<double>((i * 7 + 10) % kTableRows));
