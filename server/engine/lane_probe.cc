@@ -54,7 +54,10 @@ absl::Status LaneProbe::Run(Lane& lane) const {
     return absl::FailedPreconditionError("the probe's block is not on this device");
   }
   std::vector<float> x(kRows * kColumns), residual(x.size(), 1 - kFraction);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i / kColumns) + kFraction;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t row = i / kColumns;
+    x[i] = static_cast<float>(row) + kFraction;
+  }
   std::vector<float> y(x.size(), NAN), h(x.size(), NAN);
   batch.rows = kRows;
   batch.input_count = batch.output_count = 2;
