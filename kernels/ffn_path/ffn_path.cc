@@ -76,14 +76,9 @@ absl::Status RunComposed(const ExecutionContext& context, const FfnPathArgs& arg
 
 // The operands as few_tokens.h takes them.
 absl::StatusOr<FewTokensArgs> ForFewTokens(const FfnPathArgs& args) {
-  FewTokensArgs few;
-  few.weights = args.weights->few.get();
-  few.dtype = args.x.dtype;
-  FUSEBLOCK_ASSIGN_OR_RETURN(few.x, AsRows("x", args.x));
-  FUSEBLOCK_ASSIGN_OR_RETURN(few.y, AsRows("y", args.y));
-  few.y_dtype = args.y.dtype;
+  FUSEBLOCK_ASSIGN_OR_RETURN(
+      FewTokensArgs few, AsFewTokensArgs(args.weights->few.get(), args.x, args.y, args.workspace));
   few.path = {args.residual, args.norm, args.params.eps, args.params.weight_offset};
-  few.workspace = args.workspace;
   return few;
 }
 

@@ -89,6 +89,19 @@ absl::StatusOr<FewTokens> FewTokens::Pack(const FewTokensPlan& plan, const Linea
   return few;
 }
 
+absl::StatusOr<FewTokensArgs> AsFewTokensArgs(const FewTokens* weights, const ConstTensorView& x,
+                                              const TensorView& y,
+                                              absl::Span<std::byte> workspace) {
+  FewTokensArgs few;
+  few.weights = weights;
+  few.dtype = x.dtype;
+  FUSEBLOCK_ASSIGN_OR_RETURN(few.x, AsRows("x", x));
+  FUSEBLOCK_ASSIGN_OR_RETURN(few.y, AsRows("y", y));
+  few.y_dtype = y.dtype;
+  few.workspace = workspace;
+  return few;
+}
+
 std::string FewTokensUnavailable(std::string* detail) {
   return CudaKernelUnavailable(kLauncher, detail);
 }

@@ -60,6 +60,10 @@ struct FewTokensArgs {
   absl::Span<std::byte> workspace;  // FewTokensWorkspaceBytes, 256-byte aligned
 };
 
+// The operands, with no path around them. INVALID_ARGUMENT when x or y cannot be taken as rows.
+absl::StatusOr<FewTokensArgs> AsFewTokensArgs(const FewTokens* weights, const ConstTensorView& x,
+                                              const TensorView& y, absl::Span<std::byte> workspace);
+
 // For the lists: whether this machine has the kernels at all.
 std::string FewTokensUnavailable(std::string* detail);
 // Why these operands cannot be taken, or empty.

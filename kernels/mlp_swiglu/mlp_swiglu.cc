@@ -68,14 +68,7 @@ absl::Status RunComposed(const ExecutionContext& context, const MlpSwiGluArgs& a
 
 // The operands as few_tokens.h takes them.
 absl::StatusOr<FewTokensArgs> ForFewTokens(const MlpSwiGluArgs& args) {
-  FewTokensArgs few;
-  few.weights = args.weights->few.get();
-  few.dtype = args.x.dtype;
-  FUSEBLOCK_ASSIGN_OR_RETURN(few.x, AsRows("x", args.x));
-  FUSEBLOCK_ASSIGN_OR_RETURN(few.y, AsRows("y", args.y));
-  few.y_dtype = args.y.dtype;
-  few.workspace = args.workspace;
-  return few;
+  return AsFewTokensArgs(args.weights->few.get(), args.x, args.y, args.workspace);
 }
 
 std::string WhyNotFew(const MlpSwiGluArgs& args) {
