@@ -52,12 +52,12 @@ constexpr Implementation<EmbeddingArgs> kList[] = {
 absl::Span<const Implementation<EmbeddingArgs>> EmbeddingImplementations() { return kList; }
 
 absl::Status CheckEmbeddingIds(const void* ids, DType ids_dtype, int64_t count, int64_t vocabulary,
-                               std::optional<int64_t> padding_id) {
+                               std::optional<int64_t> padding_id, int64_t first) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t id = ReadId(ids, ids_dtype, i);
     if ((id < 0 || id >= vocabulary) && id != padding_id) {
       return absl::OutOfRangeError(
-          absl::StrCat("ids[", i, "]: expected 0 <= id < ", vocabulary, ", got ", id));
+          absl::StrCat("ids[", first + i, "]: expected 0 <= id < ", vocabulary, ", got ", id));
     }
   }
   return absl::OkStatus();

@@ -35,9 +35,10 @@ struct EmbeddingArgs {
 absl::Span<const Implementation<EmbeddingArgs>> EmbeddingImplementations();
 
 // OK when every id is in [0, vocabulary) or the padding id. ids: host memory, contiguous, INT32 or
-// INT64; need not be aligned.
+// INT64; need not be aligned. first: how the error calls the first of them, where they are a piece
+// of a longer list.
 absl::Status CheckEmbeddingIds(const void* ids, DType ids_dtype, int64_t count, int64_t vocabulary,
-                               std::optional<int64_t> padding_id = std::nullopt);
+                               std::optional<int64_t> padding_id = std::nullopt, int64_t first = 0);
 
 absl::StatusOr<EmbeddingArgs> CheckEmbedding(const ConstTensorView& ids,
                                              const ConstTensorView& table, float scale,

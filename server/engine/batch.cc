@@ -31,14 +31,27 @@ void CopyPieces(const InputPayload& payload, size_t from, size_t bytes, std::byt
 absl::Status CheckIds(const Batch& batch, std::byte* ids, const Part& part) {
   if (batch.block->kind != BlockKind::kEmbedding) return absl::OkStatus();
   const DType dtype = batch.block->InputDType(batch.form, 0);
-  absl::Status status = CheckEmbeddingIds(ids, dtype, part.rows, batch.block->vocabulary);
+  absl::Status status = CheckEmbeddingIds(ids, dtype, part.rows, batch.block->vocabulary,
+                                          std::nullopt, part.first_row);
   if (status.ok()) return status;
   std::memset(ids, 0, static_cast<size_t>(part.rows) * SizeOf(dtype));
-  std::string message(status.message());
-  if (part.first_row > 0) {
-    absl::StrAppend(&message, ", counted from token ", part.first_row, ", where a chunk begins");
+  return MakeError(Reason::kBadTensor, std::string(status.message()));
+}
+
+// Lays the parts side by side; returns how many rows they are.
+int64_t SetRows(Batch& batch) {
+  int64_t rows = 0;
+  batch.first_row.clear();
+  for (const Part& part : batch.parts) {
+    batch.first_row.push_back(rows);
+    rows += part.rows;
   }
-  return MakeError(Reason::kBadTensor, message);
+  return rows;
+}
+
+// Where the input's rows lie: in a lane's own staging, which is writable.
+std::byte* GatheredTo(const Batch& batch, size_t input) {
+  return static_cast<std::byte*>(const_cast<void*>(batch.run.inputs[input].data));
 }
 
 }  // namespace
@@ -46,6 +59,27 @@ absl::Status CheckIds(const Batch& batch, std::byte* ids, const Part& part) {
 int64_t Batch::requests() const {
   return std::count_if(parts.begin(), parts.end(),
                        [](const Part& part) { return part.first_row == 0; });
+}
+
+Parts Batch::KeepOnly(const std::vector<bool>& keep) {
+  Parts left_out;
+  size_t kept = 0;
+  for (size_t p = 0; p < keep.size(); ++p) {
+    if (!keep[p]) {
+      left_out.push_back(std::move(parts[p]));
+      continue;
+    }
+    if (kept != p) {
+      parts[kept] = std::move(parts[p]);
+      first_row[kept] = first_row[p];
+      status[kept] = std::move(status[p]);
+    }
+    ++kept;
+  }
+  parts.resize(kept);
+  first_row.resize(kept);
+  status.resize(kept);
+  return left_out;
 }
 
 void Batch::Clear() {
@@ -60,18 +94,13 @@ void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
   EngineBlock& block = *queue.block();
   batch.block = &block;
   batch.form = queue.form();
-  int64_t rows = 0;
-  for (const Part& part : batch.parts) {
-    batch.first_row.push_back(rows);
-    rows += part.rows;
-  }
+  const int64_t rows = SetRows(batch);
   batch.status.resize(batch.parts.size());
   batch.run = block.LayOut(batch.form, rows, staging_in, staging_out);
 
   for (size_t i = 0; i < batch.run.input_count; ++i) {
     if (!block.HasInput(batch.form, i)) continue;
-    // The lane's own staging: writable.
-    auto* to = static_cast<std::byte*>(const_cast<void*>(batch.run.inputs[i].data));
+    std::byte* to = GatheredTo(batch, i);
     const size_t row_bytes = block.InputRowBytes(batch.form, i);
     for (size_t p = 0; p < batch.parts.size(); ++p) {
       const Part& part = batch.parts[p];
@@ -88,10 +117,22 @@ void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
   }
 }
 
-void PlaceOutputs(Batch& batch, std::byte* staging_out) {
-  // The inputs stay where they were gathered.
-  batch.run.outputs =
-      batch.block->LayOut(batch.form, batch.run.rows, staging_out, staging_out).outputs;
+void GatherAgain(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
+  const LaneBatch before = batch.run;
+  const std::vector<int64_t> first_row_before = std::move(batch.first_row);
+  const int64_t rows = SetRows(batch);
+  batch.run = batch.block->LayOut(batch.form, rows, staging_in, staging_out);
+  for (size_t i = 0; i < batch.run.input_count; ++i) {
+    if (!batch.block->HasInput(batch.form, i)) continue;
+    const auto* from = static_cast<const std::byte*>(before.inputs[i].data);
+    std::byte* to = GatheredTo(batch, i);
+    const size_t row_bytes = batch.block->InputRowBytes(batch.form, i);
+    for (size_t p = 0; p < batch.parts.size(); ++p) {
+      std::memcpy(to + static_cast<size_t>(batch.first_row[p]) * row_bytes,
+                  from + static_cast<size_t>(first_row_before[p]) * row_bytes,
+                  static_cast<size_t>(batch.parts[p].rows) * row_bytes);
+    }
+  }
 }
 
 absl::Span<const std::byte> OutputOf(const Batch& batch, size_t part, size_t output) {

@@ -20,6 +20,9 @@ struct Batch {
   bool empty() const { return parts.empty(); }
   // Requests that first came to a lane with this batch; the chunks that follow count no more.
   int64_t requests() const;
+  // Leaves out of a gathered batch the parts that are not to be kept, and returns them; GatherAgain
+  // before it runs.
+  Parts KeepOnly(const std::vector<bool>& keep);
   void Clear();
 };
 
@@ -29,8 +32,8 @@ struct Batch {
 // the table fails alone: its rows are computed on id 0 and dropped.
 void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out);
 
-// Lets the outputs of a gathered batch lie somewhere else, with as much room.
-void PlaceOutputs(Batch& batch, std::byte* staging_out);
+// Copies what is left of a gathered batch from the staging where it lies into another one.
+void GatherAgain(Batch& batch, std::byte* staging_in, std::byte* staging_out);
 
 // The part's rows of that output.
 absl::Span<const std::byte> OutputOf(const Batch& batch, size_t part, size_t output);

@@ -186,8 +186,8 @@ Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const 
                       block.costs[i].PredictAtMost(tokens) <= options.caller_runs_max;
     runner.wake = &state.work;
     // Nobody is overtaken: what waits already is the worker's, which is on its way.
-    if (!soon || !scheduler.queue().empty()) continue;
     LaneWorker& worker = *state.workers.front();
+    if (!soon || !scheduler.queue().empty() || worker.task != nullptr) continue;
     worker.lent = true;
     --state.asleep;
     return {nullptr, &worker};

@@ -87,9 +87,10 @@ bool Engine::Impl::CanFallBackFrom(size_t device) const {
 bool Engine::Impl::HandOver(size_t device, LaneWorker& worker, FallbackCause cause, Batch& batch) {
   const auto cpu = std::find(device_list.begin(), device_list.end(), Device{});
   if (!CanFallBackFrom(device) || !batch.block->has[cpu - device_list.begin()]) return false;
-  worker.LendStaging();
-  auto takeover = std::make_unique<TakeOver>(TakeOver{std::move(batch), cause, &worker});
+  auto takeover = std::make_unique<TakeOver>(TakeOver{std::move(batch), cause, &worker, {}});
   std::lock_guard<std::mutex> lock(mutex);
+  ++worker.lends;
+  timer_wake.notify_one();  // some of it may expire before the CPU takes it
   takeovers.push_back(std::move(takeover));
   devices[cpu - device_list.begin()]->WakeAll();
   return true;
@@ -144,12 +145,24 @@ void Engine::Impl::GiveUpLanes(absl::Time overdue_by, const absl::Status& error)
     for (auto& worker : devices[i]->workers) {
       Batch batch;
       if (!worker->GiveUp(overdue_by, &batch)) continue;
-      const std::string what =
-          batch.empty() ? "a probe"
-                        : absl::StrCat(batch.block->name, ", ", batch.run.rows, " tokens");
+      std::string what = "a probe";
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (worker->task != nullptr && worker->task->started) what = worker->task->what;
+      }
+      if (!batch.empty()) what = absl::StrCat(batch.block->name, ", ", batch.run.rows, " tokens");
       const std::string reason = absl::StrCat("a lane hangs on ", what);
       Log(LogLevel::kError, "lane_hung", reason, {{"device", DeviceName(device_list[i])}});
       TakeOutOfService(i, FallbackCause::kHung, reason);
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (worker->task != nullptr) {
+          EndTaskLocked(*worker, worker->task->started
+                                     ? absl::UnavailableError(
+                                           absl::StrCat(DeviceName(device_list[i]), ": ", reason))
+                                     : absl::OkStatus());
+        }
+      }
       if (batch.empty()) continue;
       if (!error.ok()) {
         Fail(batch, error);
@@ -220,6 +233,11 @@ bool Engine::Impl::HasStuckLane() const {
 // When the timer has to look again, whatever else happens.
 absl::Time Engine::Impl::NextCheckLocked(absl::Time now) const {
   absl::Time next = scheduler.queue().NextDeadline();
+  for (const auto& takeover : takeovers) {
+    for (const Part& part : takeover->batch.parts) {
+      if (!part.entry->ended) next = std::min(next, part.entry->deadline);
+    }
+  }
   for (const auto& state : devices) {
     if (state->device.type == DeviceType::kCpu) continue;
     next = std::min({next, state->health.next_probe(), now + options.watchdog / 4});
@@ -227,12 +245,20 @@ absl::Time Engine::Impl::NextCheckLocked(absl::Time now) const {
   return next;
 }
 
+Entries Engine::Impl::TakeExpiredLocked(absl::Time now) {
+  Entries expired = scheduler.TakeExpired(now);
+  for (const auto& takeover : takeovers) {
+    scheduler.ExpireTaken(takeover->batch.parts, now, &expired);
+  }
+  if (!expired.empty()) UpdateQueueGaugesLocked();
+  return expired;
+}
+
 void Engine::Impl::RunTimer() {
   std::unique_lock<std::mutex> lock(mutex);
   for (;;) {
     const absl::Time now = clock.Now();
-    Entries expired = scheduler.TakeExpired(now);
-    if (!expired.empty()) UpdateQueueGaugesLocked();
+    Entries expired = TakeExpiredLocked(now);
     lock.unlock();
     Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
     GiveUpLanes(now, absl::OkStatus());

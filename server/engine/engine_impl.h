@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,13 +37,26 @@ struct Engine::Impl {
     Batch batch;
     FallbackCause cause;
     LaneWorker* from;  // the inputs lie in its staging, which is lent until they have been read
+    Parts left_out;    // of the batch: ended since
+  };
+
+  // What the preparation of a block needs a lane for: done by the lane's own worker between two
+  // batches, so that a device that hangs in it is noticed like one that hangs in a batch.
+  struct Task {
+    std::string what;  // "capturing m.layers.0.mlp", for people
+    // Owns what it uses: a lane that hangs keeps it.
+    std::function<absl::Status(LaneWorker&)> run;
+    // Guarded by the engine's lock.
+    bool started = false, over = false;
+    absl::Status status;
   };
 
   // What a worker is to do next.
   struct Work {
-    enum Kind { kLeave, kBatch, kTakeOver, kProbe } kind = kLeave;
+    enum Kind { kLeave, kBatch, kTakeOver, kProbe, kTask } kind = kLeave;
     Batch batch;
     std::unique_ptr<TakeOver> takeover;
+    std::shared_ptr<Task> task;
     int64_t probe_round = 0;
     absl::Duration patience;  // the lane hangs if it takes longer than that
   };
@@ -100,8 +114,10 @@ struct Engine::Impl {
   // For a caller that was lent the worker's lane and has had it for so long: true with the next
   // batch, or false when the lane is the worker's own again.
   bool NextForCaller(size_t device, LaneWorker& worker, absl::Duration ran, Batch* batch);
-  // Of a caller that can't have the lane after all: what it was to run waits for the worker.
-  void ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch);
+  // The worker has run its task.
+  void TaskDone(size_t device, LaneWorker& worker, absl::Status status);
+  // The inputs of a batch that was taken over from that worker have been read.
+  void StagingReturned(LaneWorker& from);
   // A batch came back from its lane with the right results, after that long.
   void Succeeded(EngineBlock& block, size_t device, int64_t tokens, absl::Duration took);
   // A batch failed on its lane: what that means for the device, and for the batch. True when the
@@ -125,7 +141,7 @@ struct Engine::Impl {
   const std::shared_ptr<Admission> admission;
 
   std::shared_ptr<HeldWeights> held_weights;
-  mutable std::mutex prepare_mutex;  // taken before `mutex`; guards the lanes' sizes
+  std::mutex prepare_mutex;  // one block at a time is prepared; taken before `mutex`
   mutable std::mutex mutex;
   // Guarded by `mutex` from here on; the shape of `devices` is constant once Start was called.
   std::vector<Device> device_list;
@@ -135,6 +151,7 @@ struct Engine::Impl {
   int64_t unanswered = 0;  // admitted, and `done` has not returned
   std::condition_variable all_answered;
   std::deque<std::unique_ptr<TakeOver>> takeovers;
+  std::condition_variable staging_returned, task_over;
   bool timer_stops = false;
   std::condition_variable timer_wake;
   std::thread timer;
@@ -143,9 +160,19 @@ struct Engine::Impl {
   int64_t DeviceBytesMax(Device device) const;
   // As it is, or with one more block.
   std::vector<DeviceMemory> PlanMemory(const EngineBlock* more) const;
+  struct Preparation;
   // On every lane of a device that has the block.
-  absl::Status PrepareOn(size_t device, EngineBlock& block);
+  absl::Status PrepareOn(size_t device, const std::shared_ptr<Preparation>& preparing);
   absl::Status ReserveOn(size_t device, const LaneBytes& bytes);
+  absl::Status CaptureOn(size_t device, LaneWorker& worker,
+                         const std::shared_ptr<Preparation>& preparing);
+  bool Prepared(size_t device, const LaneWorker& worker, const EngineBlock& block) const;
+  absl::Status MeasureOn(size_t device, const std::shared_ptr<Preparation>& preparing);
+  // Returns when the worker has run it, or has been given up: UNAVAILABLE if it was in this that it
+  // hung; OK, without having run it, if it hung before.
+  absl::Status RunOnLane(size_t device, LaneWorker& worker, std::string what,
+                         std::function<absl::Status(LaneWorker&)> run);
+  void EndTaskLocked(LaneWorker& worker, absl::Status status);
   Serving WhoServesLocked(const EngineBlock& block) const;
   Scheduler::Capacity CapacityLocked(const EngineBlock& block, const Serving& serving,
                                      absl::Time now) const;
@@ -159,7 +186,9 @@ struct Engine::Impl {
   void QueueLocked(const EntryPtr& entry);
   void EndLoanLocked(DeviceState& state, LaneWorker& worker);
   absl::Duration Patience(Device device, absl::Duration predicted) const;
+  Work NextLocked(size_t device, LaneWorker& worker, Entries* expired);
   bool TakeLocked(size_t device, LaneWorker& worker, Batch* batch, Entries* expired);
+  Entries TakeExpiredLocked(absl::Time now);
   void UpdateQueueGaugesLocked();
   void WakeIdleWorkersLocked();
   absl::StatusOr<RequestId> Enqueue(Request& request, EngineBlock& block, Runner* runner);

@@ -183,45 +183,94 @@ bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch, E
   return true;
 }
 
+// Without waiting; kLeave when there is nothing to do.
+Engine::Impl::Work Engine::Impl::NextLocked(size_t device, LaneWorker& worker, Entries* expired) {
+  const DeviceState& state = *devices[device];
+  Work work;
+  work.patience = Patience(state.device, absl::ZeroDuration());
+  if (state.device.type == DeviceType::kCpu && !takeovers.empty()) {
+    work.kind = Work::kTakeOver;
+    work.takeover = std::move(takeovers.front());
+    takeovers.pop_front();
+    Batch& batch = work.takeover->batch;
+    scheduler.ExpireTaken(batch.parts, clock.Now(), expired);
+    work.takeover->left_out = batch.KeepOnly(scheduler.StillWanted(batch.parts));
+    UpdateQueueGaugesLocked();
+  } else if (worker.probe_due != 0) {
+    work.kind = Work::kProbe;
+    work.probe_round = std::exchange(worker.probe_due, 0);
+  } else if (worker.task != nullptr && !worker.task->started) {
+    work.kind = Work::kTask;
+    work.task = worker.task;
+    work.task->started = true;
+  } else if (healthy[device] && !scheduler.queue().empty() &&
+             TakeLocked(device, worker, &work.batch, expired)) {
+    work.kind = Work::kBatch;
+    work.patience = Patience(state.device, worker.busy_until - clock.Now());
+    // A caller may have woken this worker twice while another one sleeps on.
+    WakeIdleWorkersLocked();
+  }
+  return work;
+}
+
 Engine::Impl::Work Engine::Impl::AwaitWork(size_t device, LaneWorker& worker) {
   DeviceState& state = *devices[device];
-  Work work;
   std::unique_lock<std::mutex> lock(mutex);
   worker.busy_until = absl::InfinitePast();
   for (;;) {
-    if (state.device.type == DeviceType::kCpu && !takeovers.empty()) {
-      work.kind = Work::kTakeOver;
-      work.takeover = std::move(takeovers.front());
-      takeovers.pop_front();
-      return work;
+    // Nothing is taken before it can run: it could expire meanwhile, or go to another lane.
+    if (worker.lends > 0 && !state.stopping) {
+      staging_returned.wait(lock);
+      continue;
     }
-    if (worker.probe_due != 0) {
-      work.kind = Work::kProbe;
-      work.probe_round = std::exchange(worker.probe_due, 0);
-      work.patience = options.watchdog;
-      return work;
+    Work work;
+    Entries expired;
+    if (!worker.lent && worker.lends == 0) work = NextLocked(device, worker, &expired);
+    const bool some_expired = !expired.empty();
+    if (some_expired) {
+      lock.unlock();
+      Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
+      lock.lock();
     }
-    if (healthy[device] && !scheduler.queue().empty() && !worker.lent) {
-      Entries expired;
-      if (TakeLocked(device, worker, &work.batch, &expired)) {
-        work.kind = Work::kBatch;
-        work.patience = Patience(state.device, worker.busy_until - clock.Now());
-        // A caller may have woken this worker twice while another one sleeps on.
-        WakeIdleWorkersLocked();
-      }
-      const bool some_expired = !expired.empty();
-      if (some_expired) {
-        lock.unlock();
-        Refuse(std::move(expired), Reason::kExpired,
-               "the deadline passed while the request waited");
-        lock.lock();
-      }
-      if (work.kind == Work::kBatch) return work;
-      if (some_expired) continue;  // while the lock was free, something may have come
-    }
+    if (work.kind != Work::kLeave) return work;
+    if (some_expired) continue;  // while the lock was free, something may have come
     if (state.stopping) return work;
     state.Rest(lock);
   }
+}
+
+void Engine::Impl::StagingReturned(LaneWorker& from) {
+  std::lock_guard<std::mutex> lock(mutex);
+  --from.lends;
+  staging_returned.notify_all();
+}
+
+absl::Status Engine::Impl::RunOnLane(size_t device, LaneWorker& worker, std::string what,
+                                     std::function<absl::Status(LaneWorker&)> run) {
+  const auto task = std::make_shared<Task>();
+  task->what = std::move(what);
+  task->run = std::move(run);
+  std::unique_lock<std::mutex> lock(mutex);
+  if (worker.given_up()) return absl::OkStatus();
+  worker.task = task;
+  devices[device]->WakeAll();
+  task_over.wait(lock, [&] { return task->over; });
+  return task->status;
+}
+
+void Engine::Impl::TaskDone(size_t device, LaneWorker& worker, absl::Status status) {
+  if (absl::IsUnavailable(status)) {
+    TakeOutOfService(device, FallbackCause::kDeviceLost, Text(status));
+  }
+  std::lock_guard<std::mutex> lock(mutex);
+  EndTaskLocked(worker, std::move(status));
+}
+
+void Engine::Impl::EndTaskLocked(LaneWorker& worker, absl::Status status) {
+  worker.task->status = std::move(status);
+  worker.task->over = true;
+  worker.task.reset();
+  task_over.notify_all();
 }
 
 absl::Duration Engine::Impl::Patience(Device device, absl::Duration predicted) const {
@@ -241,10 +290,11 @@ bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, absl::Durati
     // rather than wake the lane's thread for each; but it has other work, and is not kept for ever.
     const bool soon = scheduler.queue().Backlog() <= options.caller_runs_max &&
                       ran < kCallerBatches * options.caller_runs_max;
-    taken = soon && healthy[device] && takeovers.empty() && !scheduler.queue().empty() &&
-            TakeLocked(device, worker, batch, &expired);
+    taken = soon && healthy[device] && takeovers.empty() && worker.task == nullptr &&
+            !scheduler.queue().empty() && TakeLocked(device, worker, batch, &expired);
     if (!taken) EndLoanLocked(state, worker);
-    waiting = !taken && (!scheduler.queue().empty() || !takeovers.empty() || state.stopping);
+    waiting = !taken && (!scheduler.queue().empty() || !takeovers.empty() ||
+                         worker.task != nullptr || state.stopping);
   }
   if (waiting) state.work.notify_one();
   Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
@@ -255,20 +305,6 @@ void Engine::Impl::EndLoanLocked(DeviceState& state, LaneWorker& worker) {
   worker.busy_until = absl::InfinitePast();
   worker.lent = false;
   ++state.asleep;
-}
-
-void Engine::Impl::ReturnToQueue(size_t device, LaneWorker& worker, Batch* batch) {
-  DeviceState& state = *devices[device];
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    for (const Part& part : batch->parts) {
-      part.entry->taken = part.entry->running = 0;
-      QueueLocked(part.entry);
-    }
-    batch->Clear();
-    EndLoanLocked(state, worker);
-  }
-  state.work.notify_one();
 }
 
 void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {

@@ -7,12 +7,9 @@
 
 namespace fuseblock {
 
-void Faults::Inject(Device device, Fault fault, int launches, absl::Duration delay) {
+void Faults::Inject(Device device, Fault fault, int launches, absl::Duration delay, Step step) {
   std::lock_guard<std::mutex> lock(mutex_);
-  State& state = devices_[DeviceName(device)];
-  state.fault = fault;
-  state.failing = launches;
-  state.delay = delay;
+  devices_[DeviceName(device)].planned[static_cast<int>(step)] = {fault, launches, delay};
 }
 
 void Faults::RefuseMemory(Device device, bool refuse) {
@@ -57,9 +54,10 @@ int Faults::launches(Device device) const {
   return found == devices_.end() ? 0 : found->second.launches;
 }
 
-Fault Faults::OnLaunch(Device device, absl::Duration* delay) {
+Fault Faults::OnStep(Device device, Step step, absl::Duration* delay) {
   std::unique_lock<std::mutex> lock(mutex_);
   State& state = devices_[DeviceName(device)];
+  Planned& planned = state.planned[static_cast<int>(step)];
   const auto hold_while = [&](auto&& holds, absl::Time until) {
     if (!holds()) return;
     ++state.held;
@@ -68,14 +66,16 @@ Fault Faults::OnLaunch(Device device, absl::Duration* delay) {
     --state.held;
     changed_.notify_all();
   };
-  ++state.launches;
-  hold_while([&] { return state.hold; }, absl::InfiniteFuture());
+  if (step == Step::kRun) {
+    ++state.launches;
+    hold_while([&] { return state.hold; }, absl::InfiniteFuture());
+  }
   Fault fault = Fault::kNone;
   if (state.lost) {
     fault = Fault::kDeviceLost;
-  } else if (state.failing > 0) {
-    --state.failing;
-    fault = state.fault;
+  } else if (planned.failing > 0) {
+    --planned.failing;
+    fault = planned.fault;
     state.lost = fault == Fault::kDeviceLost;
   }
   if (fault == Fault::kHang) {
@@ -83,11 +83,29 @@ Fault Faults::OnLaunch(Device device, absl::Duration* delay) {
     hold_while([&] { return state.releases == releases; }, absl::InfiniteFuture());
   }
   if (fault == Fault::kSlowCopy) {
-    *delay = state.delay;
+    *delay = planned.delay;
     const absl::Time until = clock_.Now() + *delay;
     hold_while([&] { return clock_.Now() < until; }, until);
   }
   return fault;
+}
+
+absl::Status StatusOf(Fault fault, Device device) {
+  const std::string where = absl::StrCat("injected on ", DeviceName(device));
+  switch (fault) {
+    case Fault::kDeviceLost:
+      return absl::UnavailableError(absl::StrCat("device lost, ", where));
+    case Fault::kOutOfMemory:
+      return absl::ResourceExhaustedError(absl::StrCat("out of memory, ", where));
+    case Fault::kLaunchFailure:
+      return absl::InternalError(absl::StrCat("launch failure, ", where));
+    case Fault::kNone:
+    case Fault::kHang:
+    case Fault::kSlowCopy:
+    case Fault::kWrongResult:
+      break;
+  }
+  return absl::OkStatus();
 }
 
 // A device that fails half-way leaves anything at all behind.
@@ -107,41 +125,32 @@ class FaultyLane final : public Lane {
   const Block* BlockOf(const ServedBlock& block) const override { return inner_->BlockOf(block); }
   absl::Status Reserve(const LaneBytes& bytes) override {
     if (absl::Status s = faults_->OnReserve(device()); !s.ok()) return s;
+    if (absl::Status s = Meet(Step::kReserve); !s.ok()) return s;
     return inner_->Reserve(bytes);
   }
   size_t device_bytes() const override { return inner_->device_bytes(); }
   absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override {
+    if (absl::Status s = Meet(Step::kCapture); !s.ok()) return s;
     return inner_->Capture(batch, graphs);
   }
   GraphCount graphs() const override { return inner_->graphs(); }
 
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override {
     absl::Duration delay;
-    const Fault fault = faults_->OnLaunch(device(), &delay);
-    const std::string where = absl::StrCat("injected on ", DeviceName(device()));
-    absl::Status status;
-    switch (fault) {
-      case Fault::kDeviceLost:
-        status = absl::UnavailableError(absl::StrCat("device lost, ", where));
-        break;
-      case Fault::kOutOfMemory:
-        status = absl::ResourceExhaustedError(absl::StrCat("out of memory, ", where));
-        break;
-      case Fault::kLaunchFailure:
-        status = absl::InternalError(absl::StrCat("launch failure, ", where));
-        break;
-      case Fault::kNone:
-      case Fault::kHang:
-      case Fault::kSlowCopy:
-      case Fault::kWrongResult:
-        status = inner_->Run(batch, times);
-    }
+    const Fault fault = faults_->OnStep(device(), Step::kRun, &delay);
+    absl::Status status = StatusOf(fault, device());
+    if (status.ok()) status = inner_->Run(batch, times);
     if (!status.ok() || fault == Fault::kWrongResult) Spoil(batch);
     times->h2d += delay;
     return status;
   }
 
  private:
+  absl::Status Meet(Step step) {
+    absl::Duration delay;
+    return StatusOf(faults_->OnStep(device(), step, &delay), device());
+  }
+
   const std::unique_ptr<Lane> inner_;
   const std::shared_ptr<Faults> faults_;
 };

@@ -2,6 +2,7 @@
 // a real server; set as EngineOptions::make_lane.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -23,6 +24,10 @@ enum class Fault {
   kWrongResult,    // it succeeds, with results that are wrong
 };
 
+// What a lane does that can go wrong.
+enum class Step { kRun, kReserve, kCapture };
+inline constexpr int kSteps = 3;
+
 // What goes wrong, by device. Thread-safe; shared by all lanes of a factory. A probe is a launch
 // like any other.
 class Faults {
@@ -30,9 +35,9 @@ class Faults {
   // Delays pass on that clock, which must outlive this.
   explicit Faults(Clock& clock = MonotonicClock()) : clock_(clock) {}
 
-  // The next `launches` on that device fail so.
+  // The next `launches` on that device fail so, or the next other steps.
   void Inject(Device device, Fault fault, int launches = 1,
-              absl::Duration delay = absl::ZeroDuration());
+              absl::Duration delay = absl::ZeroDuration(), Step step = Step::kRun);
   // From now on the device has no more memory to give to its lanes, or has again.
   void RefuseMemory(Device device, bool refuse = true);
   // Launches on that device wait from now on until Release: a hang, or a lane that a test keeps
@@ -40,7 +45,7 @@ class Faults {
   void Hold(Device device);
   // Ends that, and what hangs comes back.
   void Release(Device device);
-  // Waits until that many launches, or more, wait on the device: held, hanging or copying slowly.
+  // Waits until that many steps, or more, wait on the device: held, hanging or copying slowly.
   void AwaitHeld(Device device, int launches);
   // Waits until none does.
   void AwaitNoneHeld(Device device);
@@ -49,10 +54,13 @@ class Faults {
 
  private:
   friend class FaultyLane;
-  struct State {
+  struct Planned {
     Fault fault = Fault::kNone;
     int failing = 0;
     absl::Duration delay;
+  };
+  struct State {
+    std::array<Planned, kSteps> planned;
     bool lost = false;
     bool refuse_memory = false;
     bool hold = false;
@@ -60,7 +68,7 @@ class Faults {
     int held = 0;
     int launches = 0;
   };
-  Fault OnLaunch(Device device, absl::Duration* delay);
+  Fault OnStep(Device device, Step step, absl::Duration* delay);
   absl::Status OnReserve(Device device);
 
   Clock& clock_;

@@ -1,5 +1,7 @@
 #include "server/engine/lane.h"
 
+#include <algorithm>
+
 #include "server/engine/cpu_lane.h"
 #include "server/engine/cuda_lane.h"
 
@@ -8,6 +10,11 @@ namespace fuseblock {
 absl::StatusOr<std::unique_ptr<Lane>> MakeLane(Device device, int cpu_threads) {
   if (device.type == DeviceType::kCuda) return CudaLane::Create(device);
   return std::make_unique<CpuLane>(cpu_threads);
+}
+
+LaneBytes Larger(const LaneBytes& a, const LaneBytes& b) {
+  return {std::max(a.inputs, b.inputs), std::max(a.outputs, b.outputs),
+          std::max(a.workspace, b.workspace), std::max(a.captured, b.captured)};
 }
 
 size_t BytesOf(const ConstTensorView& view) {

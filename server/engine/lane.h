@@ -45,7 +45,14 @@ struct LaneBytes {
   size_t outputs = 0;  // the same of its outputs
   size_t workspace = 0;
   size_t captured = 0;  // all three for the largest token bucket: what graphs work on
+
+  bool FitIn(const LaneBytes& room) const {
+    return inputs <= room.inputs && outputs <= room.outputs && workspace <= room.workspace &&
+           captured <= room.captured;
+  }
 };
+// Room for both.
+LaneBytes Larger(const LaneBytes& a, const LaneBytes& b);
 
 // What all graphs of a lane come to; bytes are the driver's own, on the device.
 struct GraphCount {

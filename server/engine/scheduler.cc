@@ -76,6 +76,25 @@ bool Scheduler::Finish(const Part& part, PartResult result, absl::Time now) {
   return true;
 }
 
+void Scheduler::ExpireTaken(const Parts& parts, absl::Time now, Entries* expired) {
+  for (const Part& part : parts) {
+    Entry& entry = *part.entry;
+    if (entry.ended || part.round != entry.round || entry.deadline > now) continue;
+    lateness_.Observe(entry.predicted, entry.deadline - entry.submitted);
+    End(entry);
+    expired->push_back(part.entry);
+  }
+}
+
+std::vector<bool> Scheduler::StillWanted(const Parts& parts) {
+  std::vector<bool> wanted;
+  for (const Part& part : parts) {
+    wanted.push_back(!part.entry->ended && part.round == part.entry->round);
+    if (!wanted.back()) queue_.Finished(part.entry.get());
+  }
+  return wanted;
+}
+
 EntryPtr Scheduler::Cancel(Engine::RequestId id) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return nullptr;

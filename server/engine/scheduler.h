@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/engine/admission.h"
@@ -48,6 +49,13 @@ class Scheduler {
   //
   // Backends differ in bits: a request whose chunks came from two kinds of device starts over.
   bool Finish(const Part& part, PartResult result, absl::Time now);
+
+  // For parts that a lane has, or had, while another one is to run them: ends the requests whose
+  // deadline has come, and adds them to *expired.
+  void ExpireTaken(const Parts& parts, absl::Time now, Entries* expired);
+  // And before that other one runs them: by part, whether its request still waits for it. What is
+  // left out is done with, as by Finish.
+  std::vector<bool> StillWanted(const Parts& parts);
 
   // Ends it; null for an id that is unknown, has ended or was started at once.
   EntryPtr Cancel(Engine::RequestId id);

@@ -69,33 +69,6 @@ Outcome OutcomeOf(Entry& entry) {
 
 }  // namespace
 
-// A lane that is given up is not paused, since nobody knows when its batch ends.
-class LaneWorker::Pause {
- public:
-  explicit Pause(LaneWorker& worker) : worker_(worker) {
-    std::unique_lock<std::mutex> lock(worker_.staging_mutex_);
-    ++worker_.pausing_;
-    worker_.changed_.wait(
-        lock, [&] { return worker_.staging_users_ == 0 || worker_.flight_.given_up(); });
-    --worker_.pausing_;
-    held_ = worker_.staging_users_ == 0 && !worker_.flight_.given_up();
-    if (held_) ++worker_.staging_users_;
-    lock.unlock();
-    if (!held_) worker_.changed_.notify_all();
-  }
-  ~Pause() {
-    if (held_) worker_.ReturnStaging();
-  }
-  Pause(const Pause&) = delete;
-  Pause& operator=(const Pause&) = delete;
-
-  bool held() const { return held_; }
-
- private:
-  LaneWorker& worker_;
-  bool held_ = false;
-};
-
 LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, size_t index,
                        std::unique_ptr<Lane> lane)
     : engine_(engine),
@@ -118,7 +91,7 @@ void LaneWorker::Start() {
 }
 
 void LaneWorker::Join() {
-  std::unique_lock<std::mutex> lock(staging_mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return left_ || flight_.given_up(); });
     if (left_) break;
@@ -135,53 +108,18 @@ void LaneWorker::Join() {
 bool LaneWorker::GiveUp(absl::Time now, Batch* batch) {
   if (!flight_.overdue(now)) return false;
   {
-    std::lock_guard<std::mutex> lock(staging_mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (!flight_.GiveUp(now)) return false;
     *batch = std::move(batch_);
     batch_.Clear();
   }
-  changed_.notify_all();  // whoever waits for the staging, or for the thread, waits no more
-  return true;
-}
-
-void LaneWorker::LendStaging() {
-  std::lock_guard<std::mutex> lock(staging_mutex_);
-  ++staging_users_;
-}
-
-void LaneWorker::ReturnStaging() {
-  {
-    std::lock_guard<std::mutex> lock(staging_mutex_);
-    --staging_users_;
-  }
-  changed_.notify_all();
-}
-
-void LaneWorker::HoldStaging() {
-  std::unique_lock<std::mutex> lock(staging_mutex_);
-  changed_.wait(lock, [this] { return pausing_ == 0 && staging_users_ == 0; });
-  ++staging_users_;
-}
-
-bool LaneWorker::TryHoldStaging() {
-  const std::unique_lock<std::mutex> lock(staging_mutex_, std::try_to_lock);
-  // A lane that is about to grow is for its own thread, which may wait.
-  if (!lock.owns_lock() || pausing_ > 0 || staging_users_ > 0) return false;
-  ++staging_users_;
+  changed_.notify_all();  // whoever waits for the thread waits no more
   return true;
 }
 
 absl::Status LaneWorker::Reserve(const LaneBytes& bytes) {
-  LaneBytes wanted;
-  absl::Status status;
-  {
-    const Pause pause(*this);
-    if (!pause.held()) return status;
-    wanted = {std::max(bytes.inputs, bytes_.inputs), std::max(bytes.outputs, bytes_.outputs),
-              std::max(bytes.workspace, bytes_.workspace),
-              std::max(bytes.captured, bytes_.captured)};
-    status = Grow(wanted);
-  }
+  const LaneBytes wanted = Larger(bytes, bytes_);
+  const absl::Status status = Grow(wanted);
   if (status.ok()) return status;
   const size_t device_side =
       wanted.workspace + (lane_->staging() == MemoryKind::kPinned
@@ -218,7 +156,7 @@ absl::Status LaneWorker::Grow(const LaneBytes& wanted) {
     pool_ = std::move(pool);  // the former one lives on until its last slab has been sent
   }
   {
-    std::lock_guard<std::mutex> lock(staging_mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     bytes_ = wanted;
   }
   staging_bytes_ = staging_in_.size() + pool_->slab_bytes() * kSlabs;
@@ -226,62 +164,22 @@ absl::Status LaneWorker::Grow(const LaneBytes& wanted) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<BlockGraphs>> LaneWorker::Capture(const EngineBlock& block) {
-  std::shared_ptr<BlockGraphs> graphs;
-  const int buckets = BucketsUpTo(engine_.options.batch_tokens_max);
-  int64_t room = engine_.options.graphs_per_lane_max - lane_->graphs().count;
-  for (int form = 0; form < kForms; ++form) {
-    if (!block.HasForm(form)) continue;
-    for (int bucket = 0; bucket < buckets; ++bucket) {
-      if (room-- <= 0) return nullptr;
-      const Pause pause(*this);
-      if (!pause.held() || !Fits(block)) return nullptr;
-      LaneBatch batch =
-          block.LayOut(form, kTokenBuckets[bucket], staging_in_.data(), staging_in_.data());
-      batch.block = block.on_device[device_];
-      const absl::Status status = lane_->Capture(batch, &graphs);
-      if (absl::IsUnavailable(status)) return status;
-      if (!status.ok()) {
-        Log(LogLevel::kWarning, "not_captured",
-            absl::StrCat("launched directly: ", std::string(status.message())),
-            {{"block", block.name}, {"device", DeviceName(lane_->device())}});
-        return nullptr;
-      }
-      if (graphs == nullptr) return nullptr;
-    }
-  }
-  return graphs;
+absl::Status LaneWorker::Capture(const EngineBlock& block, int form, int bucket,
+                                 std::shared_ptr<BlockGraphs>* graphs) {
+  LaneBatch batch =
+      block.LayOut(form, kTokenBuckets[bucket], staging_in_.data(), staging_in_.data());
+  batch.block = block.on_device[device_];
+  return lane_->Capture(batch, graphs);
 }
 
 LaneBytes LaneWorker::bytes() const {
-  std::lock_guard<std::mutex> lock(staging_mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   return bytes_;
 }
 
-bool LaneWorker::Fits(const EngineBlock& block) const {
-  const LaneBytes needed = block.BytesNeeded(device_, engine_.options.batch_tokens_max);
-  return needed.inputs <= bytes_.inputs && needed.outputs <= bytes_.outputs &&
-         needed.workspace <= bytes_.workspace && needed.captured <= bytes_.captured;
-}
-
-void LaneWorker::Measure(EngineBlock& block, absl::Duration time_max) {
-  if (time_max <= absl::ZeroDuration()) return;
-  const absl::Time until = engine_.clock.Now() + time_max;
-  const int64_t tokens_max = block.queues.front().batch_tokens_max();
-  for (int64_t tokens = 1; engine_.clock.Now() < until; tokens = std::min(tokens * 4, tokens_max)) {
-    const std::optional<absl::Duration> took = TimeOf(block, tokens, until);
-    if (!took.has_value()) return;
-    block.costs[device_].Measure(tokens, *took);
-    // The next one would not end in time.
-    if (tokens == tokens_max || engine_.clock.Now() + *took * 4 > until) return;
-  }
-}
-
-std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tokens,
-                                                 absl::Time until) {
+absl::StatusOr<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tokens,
+                                                  absl::Time until) {
   constexpr int kRuns = 3;  // the first pays for what is made at first use
-  const Pause pause(*this);
-  if (!pause.held() || !Fits(block)) return std::nullopt;
   if (slab_ == nullptr) slab_ = pool_->Take();
   Batch batch;
   batch.parts.push_back({std::make_shared<Entry>(), 0, tokens, 0});
@@ -290,16 +188,12 @@ std::optional<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t tok
   Gather(batch, staging_in_.data(), slab_.get());
   batch.run.block = block.on_device[device_];
   batch.run.graphs = block.graphs[device_][index_].get();
-  std::optional<absl::Duration> best;
+  absl::Duration best = absl::InfiniteDuration();
   for (int run = 0; run < kRuns && (run == 0 || engine_.clock.Now() < until); ++run) {
     LaneTimes times;
     const absl::Time begin = engine_.clock.Now();
-    if (!lane_->Run(batch.run, &times).ok()) {
-      best.reset();
-      break;
-    }
-    const absl::Duration took = engine_.clock.Now() - begin;
-    best = std::min(best.value_or(took), took);
+    if (absl::Status s = lane_->Run(batch.run, &times); !s.ok()) return s;
+    best = std::min(best, engine_.clock.Now() - begin);
   }
   return best;
 }
@@ -312,7 +206,7 @@ void LaneWorker::Loop() {
     if (!Do(work)) return;
   }
   {
-    std::lock_guard<std::mutex> lock(staging_mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     left_ = true;
   }
   changed_.notify_all();
@@ -325,25 +219,19 @@ bool LaneWorker::Do(Work& work) {
       return true;
     case Work::kProbe:
       return Probe(work.probe_round, work.patience);
+    case Work::kTask:
+      return RunTask(work);
     case Work::kTakeOver:
       RunTakeOver(*work.takeover);
       return true;
     case Work::kBatch:
-      const absl::Time started = engine_.clock.Now();
-      HoldStaging();
       batch_ = std::move(work.batch);
-      if (!RunBatch(started, work.patience)) return false;
-      ReturnStaging();
-      return true;
+      return RunBatch(engine_.clock.Now(), work.patience);
   }
   return true;
 }
 
 void LaneWorker::RunForCaller() {
-  if (!TryHoldStaging()) {
-    engine_.ReturnToQueue(device_, *this, &callers_batch);
-    return;
-  }
   const absl::Time began = engine_.clock.Now();
   absl::Time now = began;
   batch_ = std::move(callers_batch);
@@ -352,10 +240,9 @@ void LaneWorker::RunForCaller() {
     RunBatch(now, absl::InfiniteDuration());
     now = engine_.clock.Now();
   } while (engine_.NextForCaller(device_, *this, now - began, &batch_));
-  ReturnStaging();
 }
 
-// With the staging held. False when the engine is gone; the staging is then nobody's.
+// False when the engine is gone.
 bool LaneWorker::RunBatch(absl::Time started, absl::Duration patience) {
   busy_ = true;
   if (slab_ == nullptr) slab_ = pool_->Take();  // never the last one given away: see Deliver
@@ -402,33 +289,40 @@ bool LaneWorker::RunBatch(absl::Time started, absl::Duration patience) {
 // The lane was given up, and all that is left of its batch lies in this worker's own memory.
 bool LaneWorker::LandedLate(Flight::Owner owner) {
   if (owner == Flight::Owner::kNobody) return false;
-  { std::lock_guard<std::mutex> lock(staging_mutex_); }  // GiveUp is done with batch_
+  { std::lock_guard<std::mutex> lock(mutex_); }  // GiveUp is done with batch_
   if (running_ != nullptr) {
     running_.reset();
     gathered_->AddUsed(-static_cast<int64_t>(staging_in_.size()));
   }
+  in_task_.reset();
   busy_ = false;
   engine_.CameBack(device_);
   return true;
 }
 
-// Another lane's batch: of this one it needs the threads, the workspace and the output staging.
+// Another lane's batch, gathered once more into this one's staging.
 void LaneWorker::RunTakeOver(Engine::Impl::TakeOver& takeover) {
   const absl::Time started = engine_.clock.Now();
   Batch& batch = takeover.batch;
-  HoldStaging();
+  if (batch.empty()) {
+    engine_.StagingReturned(*takeover.from);
+    return;
+  }
   busy_ = true;
-  last_batch_tokens_ = batch.run.rows;
   if (slab_ == nullptr) slab_ = pool_->Take();
-  PlaceOutputs(batch, slab_.get());
+  GatherAgain(batch, staging_in_.data(), slab_.get());
+  engine_.StagingReturned(*takeover.from);
+  last_batch_tokens_ = batch.run.rows;
   batch.run.block = batch.block->on_device[device_];
   batch.run.graphs = batch.block->graphs[device_][index_].get();
+  const absl::Time gathered = engine_.clock.Now();
   LaneTimes times;
-  const absl::Status status = lane_->Run(batch.run, &times);
-  takeover.from->ReturnStaging();
+  absl::Status status;
+  if (batch.run.rows > 0) status = lane_->Run(batch.run, &times);
   if (status.ok()) {
     engine_.Succeeded(*batch.block, device_, batch.run.rows, engine_.clock.Now() - started);
-    const Timings timings{0, 0, Us(times.h2d), Us(times.compute), Us(times.d2h)};
+    const Timings timings{0, Us(gathered - started), Us(times.h2d), Us(times.compute),
+                          Us(times.d2h)};
     Observe(batch, times.padded_rows, engine_.clock.Now() - started);
     batch.block->metrics->CountFallback(takeover.cause, batch.requests());
     Deliver(batch, timings, started);
@@ -440,19 +334,25 @@ void LaneWorker::RunTakeOver(Engine::Impl::TakeOver& takeover) {
                                         ": ", status.message())));
   }
   busy_ = false;
-  ReturnStaging();
+}
+
+// False when the engine is gone; then the task lives on with this worker.
+bool LaneWorker::RunTask(Work& work) {
+  in_task_ = std::move(work.task);
+  flight_.Begin(engine_.clock.Now() + work.patience);
+  absl::Status status = in_task_->run(*this);
+  if (const auto owner = flight_.End(); owner != Flight::Owner::kWorker) return LandedLate(owner);
+  engine_.TaskDone(device_, *this, std::move(status));
+  in_task_.reset();
+  return true;
 }
 
 bool LaneWorker::Probe(int64_t round, absl::Duration patience) {
+  flight_.Begin(engine_.clock.Now() + patience);
   absl::Status status = Reserve(engine_.NeededOn(device_));
   if (status.ok()) status = Reserve(engine_.probe.BytesNeeded());
-  if (status.ok()) {
-    flight_.Begin(engine_.clock.Now() + patience);
-    status = engine_.probe.Run(*lane_);
-    if (const auto owner = flight_.End(); owner != Flight::Owner::kWorker) {
-      return LandedLate(owner);
-    }
-  }
+  if (status.ok()) status = engine_.probe.Run(*lane_);
+  if (const auto owner = flight_.End(); owner != Flight::Owner::kWorker) return LandedLate(owner);
   engine_.Probed(device_, round, status);
   return true;
 }

@@ -10,7 +10,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -41,25 +40,23 @@ class LaneWorker {
   static void Conclude(Engine::Impl& engine, Batch& batch, std::vector<PartResult> results);
 
   const Lane& lane() const { return *lane_; }
-  // Grows staging and lane to at least that, between two batches. RESOURCE_EXHAUSTED, with the sum
-  // shown, leaves all as it was. A lane that is given up is left alone: it grows before it is
-  // probed.
-  absl::Status Reserve(const LaneBytes& bytes);
-  // The block's launches as graphs, by form and token bucket, each captured between two batches.
-  // Null where the lane has none, where they save nothing, where they no longer fit into
-  // EngineOptions::graphs_per_lane_max, or when the lane was given up: then it launches directly.
-  // UNAVAILABLE: the device is lost.
-  absl::StatusOr<std::shared_ptr<BlockGraphs>> Capture(const EngineBlock& block);
-  // Runs the block on zeros, batches of ever more tokens, until that much time was spent, and tells
-  // its cost model what they took. Needs what Reserve gave. A failure is left for a real batch to
-  // meet.
-  void Measure(EngineBlock& block, absl::Duration time_max);
+  size_t index() const { return index_; }  // among the device's lanes
 
-  // Takes the batch (none for a probe) away from a lane that is overdue. False when no lane is.
+  // On the worker's own thread, between two batches: Engine::Impl::RunOnLane.
+  // Grows staging and lane to at least that. RESOURCE_EXHAUSTED, with the sum shown, leaves all as
+  // it was.
+  absl::Status Reserve(const LaneBytes& bytes);
+  // The block's launches for that form and token bucket as a graph, into *graphs, as Lane::Capture.
+  absl::Status Capture(const EngineBlock& block, int form, int bucket,
+                       std::shared_ptr<BlockGraphs>* graphs);
+  // What a batch of so many tokens, all zeros, takes at best of a few runs, of which none begins
+  // after `until`. Needs what Reserve gave.
+  absl::StatusOr<absl::Duration> TimeOf(EngineBlock& block, int64_t tokens, absl::Time until);
+
+  // Takes the batch (none for a probe or a task) away from a lane that is overdue. False when no
+  // lane is.
   bool GiveUp(absl::Time now, Batch* batch);
-  // While a batch whose inputs lie here is another worker's.
-  void LendStaging();
-  void ReturnStaging();
+  bool given_up() const { return flight_.given_up(); }
   // What Reserve gave so far.
   LaneBytes bytes() const;
   size_t staging_bytes() const { return staging_bytes_; }
@@ -75,53 +72,48 @@ class LaneWorker {
   int64_t probe_due = 0;                         // the round in which it has to be probed; 0: none
   bool lent = false;                             // a caller has the lane
   Batch callers_batch;                           // whom the lane is lent to has this
+  int lends = 0;  // batches whose inputs lie here and are another worker's: the staging must wait
+  std::shared_ptr<Engine::Impl::Task> task;  // that it has, or is to do next
 
  private:
   using Work = Engine::Impl::Work;
-  // Holds the staging between two batches.
-  class Pause;
 
   absl::Status Grow(const LaneBytes& wanted);
-  // Whether it has been grown for the block.
-  bool Fits(const EngineBlock& block) const;
   void Loop();
   bool Do(Work& work);
   bool RunBatch(absl::Time started, absl::Duration patience);
   void RunTakeOver(Engine::Impl::TakeOver& takeover);
+  bool RunTask(Work& work);
   bool Probe(int64_t round, absl::Duration patience);
   bool LandedLate(Flight::Owner owner);
-  void HoldStaging();
-  bool TryHoldStaging();
   void Deliver(Batch& batch, Timings timings, absl::Time started);
   void Observe(const Batch& batch, int64_t padded_rows, absl::Duration took);
   void Keep(const Batch& batch, size_t part, PartResult* result);
-  // What a batch of so many tokens takes at best; nullopt when it fails. Holds the staging.
-  std::optional<absl::Duration> TimeOf(EngineBlock& block, int64_t tokens, absl::Time until);
 
   Engine::Impl& engine_;
   const size_t device_;
-  const size_t index_;  // among the device's lanes
+  const size_t index_;
   const std::unique_ptr<Lane> lane_;
   MemoryGauge* const gathered_;
   MemoryGauge* const sent_;
   MemoryGauge* const workspace_;
   LaneMetrics* const metrics_;
 
-  // A Pause goes first when it and a batch both want the staging.
-  mutable std::mutex staging_mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
-  int staging_users_ = 0;  // the lane or a Pause, and whom it is lent to
-  int pausing_ = 0;
   bool left_ = true;  // the thread
   bool orphaned_ = false;
   LaneBytes bytes_;
+
+  // Whoever runs the lane has these: its thread, or a caller that it is lent to.
   Buffer staging_in_;
   std::shared_ptr<OutputPool> pool_;
   OutputPool::Slab slab_;  // the one that the next batch's outputs go to
 
   Flight flight_;
-  Batch batch_;                                 // of the flight: whoever owns that
-  std::shared_ptr<const ServedBlock> running_;  // the weights that the lane reads
+  Batch batch_;                                  // of the flight: whoever owns that
+  std::shared_ptr<const ServedBlock> running_;   // the weights that the lane reads
+  std::shared_ptr<Engine::Impl::Task> in_task_;  // that the lane is busy with, and keeps
 
   std::atomic<size_t> staging_bytes_{0};
   std::atomic<size_t> workspace_bytes_{0};
