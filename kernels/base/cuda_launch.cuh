@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/base/hopper.cuh"
+
 namespace fuseblock {
 
 // The launch itself, with an attribute or none (null).
@@ -63,8 +65,8 @@ cudaError_t LaunchOverlapped(void (*kernel)(Params...), int64_t grid, dim3 block
 // what they wrote can be read. Before it nothing in memory may be touched.
 __device__ inline void AwaitPredecessors() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  hopper::LaunchDependents();
+  hopper::AwaitGrids();
 #endif
 }
 

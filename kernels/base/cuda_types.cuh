@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/base/cuda_table.h"
+#include "kernels/base/cuda_rows.h"
 #include "kernels/base/dtype.h"
 
 namespace fuseblock {
@@ -150,20 +150,6 @@ __device__ void StoreRounded(const float (&values)[N], T* to, Count count) {
   Unit<T, N> out;
   out.SetRounded(values);
   out.template Store<kVector>(to, count);
-}
-
-// Whether every row of the operand starts on a 16-byte boundary.
-inline bool Aligned16(const void* data, int64_t rows, int64_t stride, int element_size) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
-         (rows <= 1 || stride * element_size % 16 == 0);
-}
-inline bool Aligned16(const FuseblockCudaRows& rows) {
-  const int size = rows.dtype == static_cast<int>(DType::kF32) ? 4 : 2;
-  return Aligned16(rows.data, rows.rows, rows.stride, size);
-}
-
-inline bool IsDense(const FuseblockCudaRows& rows) {
-  return rows.rows <= 1 || rows.stride == rows.cols;
 }
 
 // Calls f(T{}) with the device type of a floating dtype; cudaErrorInvalidValue for any other.

@@ -1,14 +1,12 @@
-// Hopper's own instructions as functions, beyond bulk_copy.cuh's: barriers that are used many
-// times, clusters, dependent launches. Each is one instruction (the wait a loop over one) under the
-// name that the PTX manual gives it. They are absent where there is no sm_90a: kernels that call
-// them have no body there.
+// Instructions that came with Hopper, as functions: dependent launches, barriers that copies arrive
+// at, bulk copies, clusters. Each is one instruction (the waits a loop over one, or the few that
+// belong together) under the name that the PTX manual gives it. They are absent for older
+// architectures: kernels that call them have no body there.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
-
-#include "kernels/base/bulk_copy.cuh"
 
 // What needs sm_90a: wgmma, and kernels that are built around it.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -17,9 +15,17 @@
 #define FUSEBLOCK_SM90A 0
 #endif
 
+namespace fuseblock {
+
+__device__ inline uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+}  // namespace fuseblock
+
 namespace fuseblock::hopper {
 
-#if FUSEBLOCK_SM90A
+#if __CUDA_ARCH__ >= 900
 
 // ---- dependent launches: the next kernel of the stream may start; the previous ones have ended.
 
@@ -56,7 +62,9 @@ __device__ inline void BarrierWait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
-// ---- bulk copies: global to shared memory, 16-byte aligned, completing on a barrier
+// ---- bulk copies: one thread asks for kilobytes, and the hardware moves them while nobody waits
+// with registers for them. Addresses and sizes are multiples of 16 bytes. A copy to shared memory
+// completes on a barrier.
 
 // For what is read once: it leaves the L2 first.
 __device__ inline uint64_t EvictFirst() {
@@ -78,6 +86,14 @@ __device__ inline void BulkCopy(uint32_t to, const void* from, uint32_t bytes, u
       "[%0], [%1], %2, [%3], %4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
+}
+// Of bytes that a bulk copy brought there. Returns when shared memory has been read.
+__device__ inline void BulkStore(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 // Between ordinary accesses and those of the copy engine and the tensor cores.
 __device__ inline void FenceAsyncProxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
@@ -111,6 +127,6 @@ __device__ inline uint32_t Transpose8x8(uint32_t two) {
   return out;
 }
 
-#endif  // FUSEBLOCK_SM90A
+#endif  // __CUDA_ARCH__ >= 900
 
 }  // namespace fuseblock::hopper

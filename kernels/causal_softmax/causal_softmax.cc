@@ -35,9 +35,8 @@ absl::Span<const Implementation<CausalSoftmaxArgs>> CausalSoftmaxImplementations
 
 absl::StatusOr<CausalSoftmaxArgs> CheckCausalSoftmax(const ConstTensorView& x, float scale,
                                                      const TensorView& y) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckFloat("y", y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckDTypeOrF32("x", x, y.dtype));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", x, "y", y));
+  CausalSoftmaxArgs args;
+  FUSEBLOCK_ASSIGN_OR_RETURN(static_cast<UnaryArgs&>(args), CheckUnary(x, y));
   if (x.rank < 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("x: expected [.., Q, KV], rank >= 2, got ", Describe(x)));
@@ -46,12 +45,6 @@ absl::StatusOr<CausalSoftmaxArgs> CheckCausalSoftmax(const ConstTensorView& x, f
     return absl::InvalidArgumentError(
         absl::StrCat("scale: expected a value > 0 and at most 2^126, got ", scale));
   }
-  CausalSoftmaxArgs args;
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.x, AsRows("x", x));
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.y, AsRows("y", y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "x", x));
-  args.x_dtype = x.dtype;
-  args.y_dtype = y.dtype;
   args.queries = x.shape[x.rank - 2];
   args.scale = scale;
   return args;

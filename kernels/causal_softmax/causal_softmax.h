@@ -22,14 +22,11 @@
 // Source: Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.3.
 #pragma once
 
-#include "kernels/base/implementation.h"
+#include "kernels/base/unary.h"
 
 namespace fuseblock {
 
-struct CausalSoftmaxArgs {
-  ConstRows x;
-  Rows y;
-  DType x_dtype, y_dtype;
+struct CausalSoftmaxArgs : UnaryArgs {
   int64_t queries;  // Q; the rows are whole multiples of it
   float scale;
 };

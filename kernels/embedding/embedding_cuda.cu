@@ -4,8 +4,8 @@
 // Two latencies, the id's and the row's, follow each other, and only much in flight hides both.
 // Many long rows go through shared memory by bulk copies, 4 KiB a block of one warp (Hopper on).
 // Else a thread has one unit: 16 bytes where table and y allow it, or an element.
-#include "kernels/base/bulk_copy.cuh"
 #include "kernels/base/cuda_types.cuh"
+#include "kernels/base/hopper.cuh"
 #include "kernels/base/reduce.cuh"
 #include "kernels/base/tiles.cuh"
 #include "kernels/embedding/embedding_cuda.h"
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kWarp)
 #if __CUDA_ARCH__ >= 900
   AwaitPredecessors();
   __shared__ alignas(128) std::byte chunk[kChunk];
-  __shared__ BulkBarrier loaded;
+  __shared__ uint64_t loaded;
   constexpr int kElements = kChunk / sizeof(T);
   const int64_t row = blockIdx.x / p.column_tiles;
   const int64_t col = static_cast<int64_t>(blockIdx.x % p.column_tiles) * kElements;
@@ -68,10 +68,14 @@ __global__ void __launch_bounds__(kWarp)
   }
   if (threadIdx.x != 0) return;
   const uint32_t bytes = static_cast<uint32_t>(count) * sizeof(T);
-  loaded.Init();
-  loaded.Load(chunk, table + id * p.table_stride + col, bytes);
-  loaded.Wait();
-  BulkStore(to, chunk, bytes);
+  const uint32_t barrier = SharedAddress(&loaded);
+  const uint32_t shared = SharedAddress(chunk);
+  hopper::BarrierInit(barrier, 1);
+  hopper::FenceBarrierInit();
+  hopper::BarrierExpect(barrier, bytes);
+  hopper::BulkCopy(shared, table + id * p.table_stride + col, bytes, barrier);
+  hopper::BarrierWait(barrier, 0);
+  hopper::BulkStore(to, shared, bytes);
 #endif
 }
 

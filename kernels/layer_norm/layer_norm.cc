@@ -46,24 +46,17 @@ absl::StatusOr<LayerNormArgs> CheckLayerNorm(const ConstTensorView& x,
                                              const std::optional<ConstTensorView>& weight,
                                              const std::optional<ConstTensorView>& bias, float eps,
                                              const TensorView& y) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckFloat("y", y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckDTypeOrF32("x", x, y.dtype));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", x, "y", y));
   LayerNormArgs args;
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.x, AsRows("x", x));
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.y, AsRows("y", y));
+  FUSEBLOCK_ASSIGN_OR_RETURN(static_cast<UnaryArgs&>(args), CheckUnary(x, y));
   if (!(eps > 0) || !std::isfinite(eps)) {
     return absl::InvalidArgumentError(absl::StrCat("eps: expected a finite value > 0, got ", eps));
   }
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "x", x));
   FUSEBLOCK_RETURN_IF_ERROR(CheckColumns("weight", weight, y));
   FUSEBLOCK_RETURN_IF_ERROR(CheckColumns("bias", bias, y));
   if (weight && bias) FUSEBLOCK_RETURN_IF_ERROR(CheckDType("bias", *bias, weight->dtype));
   args.weight = weight ? weight->data : nullptr;
   args.bias = bias ? bias->data : nullptr;
   args.weight_dtype = weight ? weight->dtype : bias ? bias->dtype : y.dtype;
-  args.x_dtype = x.dtype;
-  args.y_dtype = y.dtype;
   args.eps = eps;
   return args;
 }

@@ -19,16 +19,14 @@
 
 #include <optional>
 
-#include "kernels/base/implementation.h"
+#include "kernels/base/unary.h"
 
 namespace fuseblock {
 
-struct LayerNormArgs {
-  ConstRows x;
+struct LayerNormArgs : UnaryArgs {
   const void* weight;  // null: all ones
   const void* bias;    // null: all zeros
-  Rows y;
-  DType x_dtype, weight_dtype, y_dtype;  // weight_dtype: of weight and bias
+  DType weight_dtype;  // of weight and bias
   float eps;
 };
 

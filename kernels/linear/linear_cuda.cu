@@ -26,17 +26,9 @@ struct Plan {
   const PinnedProducts* pinned = nullptr;  // null: plain tiles
 };
 
-FuseblockCudaRows RowsFrom(const FuseblockCudaRows& rows, int64_t first, int64_t count) {
-  const int64_t size = rows.dtype == static_cast<int>(DType::kF32) ? 4 : 2;
-  FuseblockCudaRows part = rows;
-  part.data = static_cast<std::byte*>(rows.data) + first * rows.stride * size;
-  part.rows = count;
-  return part;
-}
-
 cudaError_t CopyRows(const FuseblockCudaRows& to, const FuseblockCudaRows& from,
                      cudaStream_t stream) {
-  const size_t size = from.dtype == static_cast<int>(DType::kF32) ? 4 : 2;
+  const auto size = static_cast<size_t>(ElementBytes(from));
   return cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * size, from.data,
                            static_cast<size_t>(from.stride) * size,
                            static_cast<size_t>(from.cols) * size, static_cast<size_t>(from.rows),

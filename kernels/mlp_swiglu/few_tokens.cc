@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
+#include "kernels/base/cuda_rows.h"
 #include "kernels/base/status.h"
 #include "kernels/linear/linear_packed.h"
 #include "kernels/mlp_swiglu/few_tokens_cuda.h"
@@ -21,19 +22,6 @@ int64_t Rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 int64_t TileBytes(int64_t rows, int64_t columns) {
   const int64_t width = FewTokensWidth(std::min<int64_t>(rows, kFewTokensMax));
   return Rounded(width * columns * 2);
-}
-
-bool OnBoundaries(const void* data, int64_t rows, int64_t stride, DType dtype) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
-         (rows <= 1 || stride * SizeOf(dtype) % 16 == 0);
-}
-
-// Rows [first, first + count) of an operand.
-FuseblockCudaRows Part(const FuseblockCudaRows& rows, DType dtype, int64_t first, int64_t count) {
-  FuseblockCudaRows part = rows;
-  part.data = static_cast<std::byte*>(rows.data) + first * rows.stride * SizeOf(dtype);
-  part.rows = count;
-  return part;
 }
 
 }  // namespace
@@ -110,12 +98,12 @@ std::string WhyNotFewTokens(const FewTokensArgs& args) {
   if (args.x.rows > kFewTokensMax && !args.weights->takes_many) {
     return absl::StrCat("takes up to ", kFewTokensMax, " rows, not ", args.x.rows);
   }
-  bool aligned = OnBoundaries(args.x.data, args.x.rows, args.x.stride, args.dtype) &&
-                 OnBoundaries(args.y.data, args.y.rows, args.y.stride, args.y_dtype);
+  bool aligned =
+      Aligned16(CudaRows(args.x, args.dtype)) && Aligned16(CudaRows(args.y, args.y_dtype));
   if (args.path.has_value() && args.path->residual.rank != 0) {
     const absl::StatusOr<ConstRows> residual = AsRows("residual", args.path->residual);
     if (!residual.ok()) return std::string(residual.status().message());
-    aligned = aligned && OnBoundaries(residual->data, residual->rows, residual->stride, args.dtype);
+    aligned = aligned && Aligned16(CudaRows(*residual, args.dtype));
   }
   return aligned ? "" : "takes rows on 16-byte boundaries";
 }
@@ -149,9 +137,9 @@ absl::Status RunFewTokens(const ExecutionContext& context, const FewTokensArgs& 
   }
   for (int64_t first = 0; first < args.x.rows; first += kFewTokensMax) {
     const int64_t count = std::min<int64_t>(kFewTokensMax, args.x.rows - first);
-    call.x = Part(x, args.dtype, first, count);
-    call.y = Part(y, args.y_dtype, first, count);
-    if (residual.data != nullptr) call.residual = Part(residual, args.dtype, first, count);
+    call.x = RowsFrom(x, first, count);
+    call.y = RowsFrom(y, first, count);
+    if (residual.data != nullptr) call.residual = RowsFrom(residual, first, count);
     FUSEBLOCK_RETURN_IF_ERROR(CudaStatus(kLauncher, run(&call, context.stream)));
   }
   return absl::OkStatus();

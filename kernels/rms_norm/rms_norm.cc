@@ -37,19 +37,12 @@ absl::Span<const Implementation<RmsNormArgs>> RmsNormImplementations() { return 
 absl::StatusOr<RmsNormArgs> CheckRmsNorm(const ConstTensorView& x,
                                          const std::optional<ConstTensorView>& weight,
                                          const RmsNormParams& params, const TensorView& y) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckFloat("y", y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckDTypeOrF32("x", x, y.dtype));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", x, "y", y));
   RmsNormArgs args;
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.x, AsRows("x", x));
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.y, AsRows("y", y));
+  FUSEBLOCK_ASSIGN_OR_RETURN(static_cast<UnaryArgs&>(args), CheckUnary(x, y));
   FUSEBLOCK_RETURN_IF_ERROR(CheckRmsNormWeight(weight, y.dtype, x.cols(), params));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "x", x));
   if (weight) FUSEBLOCK_RETURN_IF_ERROR(CheckApart("y", y, "weight", *weight));
   args.weight = weight ? weight->data : nullptr;
   args.weight_dtype = weight ? weight->dtype : y.dtype;
-  args.x_dtype = x.dtype;
-  args.y_dtype = y.dtype;
   args.params = params;
   return args;
 }

@@ -18,16 +18,14 @@
 
 #include <optional>
 
-#include "kernels/base/implementation.h"
 #include "kernels/base/rounding.h"
+#include "kernels/base/unary.h"
 
 namespace fuseblock {
 
-struct RmsNormArgs {
-  ConstRows x;
+struct RmsNormArgs : UnaryArgs {
   const void* weight;  // null: all ones
-  Rows y;
-  DType x_dtype, weight_dtype, y_dtype;
+  DType weight_dtype;
   RmsNormParams params;
 };
 
