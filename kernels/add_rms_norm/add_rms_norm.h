@@ -6,7 +6,8 @@
 // the dtype, as transformers stores it. residual_out is h rounded to its own dtype: exact in FP32
 // with kFused, the rounded sum with kHf. In place: y and residual_out may each be x or r, but not
 // both the same; a partial overlap is an error. The order of summation depends on H alone. Zero
-// rows: OK. Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// rows: OK. Operands stay the caller's and are not kept once the kernel has finished. Errors:
+// INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  x [1, 2], r [2, 2], no weight -> h [3, 4], y [0.848528, 1.131371]
 // Smallest: [1, 1]. Boundary: FP16 x = 2048, r = 1: h is 2049 (kFused) or 2048 (kHf) for the norm.

@@ -19,13 +19,19 @@ namespace HWY_NAMESPACE {
 // by itself.
 constexpr int64_t kFetchAhead = 512;
 
+template <class T>
+HWY_INLINE void FetchLine(const T* from) {
+  hwy::Prefetch(from);
+  asm volatile("");  // else GCC drops the calls of a function that does nothing but this
+}
+
 // Two vectors' worth, for reading or for writing.
 template <class T>
 HWY_INLINE void Fetch(const T* from) {
   constexpr int64_t kLine = 64;
   const int64_t bytes = static_cast<int64_t>(2 * hn::Lanes(DF()) * sizeof(T));
   for (int64_t i = 0; i < bytes; i += kLine) {
-    hwy::Prefetch(reinterpret_cast<const char*>(from) + i);
+    FetchLine(reinterpret_cast<const char*>(from) + i);
   }
 }
 
@@ -44,17 +50,15 @@ HWY_INLINE void MapPair(const F& f, Out* out, const In*... in) {
   }
 }
 
-// out[i] = f(in[i]...) for count elements; out may be one of the inputs. kAhead: 0 where f is too
-// short to be in the way of the next loads.
-template <int64_t kAhead = kFetchAhead, class Out, class F, class... In>
-HWY_INLINE void Map(int64_t count, const F& f, Out* out, const In*... in) {
+// out[i] = f(in[i]...) for count elements; out may be one of the inputs. fetch(i), before the two
+// vectors at i, asks for what is read later.
+template <class FetchAt, class Out, class F, class... In>
+HWY_INLINE void MapFetching(const FetchAt& fetch, int64_t count, const F& f, Out* out,
+                            const In*... in) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   int64_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    if (kAhead > 0 && i + 2 * lanes + kAhead <= count) {
-      Fetch(out + i + kAhead);
-      (Fetch(in + i + kAhead), ...);
-    }
+    fetch(i);
     MapPair(f, out + i, in + i...);
   }
   if (i + lanes <= count) {
@@ -62,6 +66,20 @@ HWY_INLINE void Map(int64_t count, const F& f, Out* out, const In*... in) {
     i += lanes;
   }
   if (i < count) StoreTail(f(LoadTail(in + i, count - i)...), out + i, count - i);
+}
+
+// The same for operands that come from memory. kAhead: 0 where f is too short to be in the way of
+// the next loads.
+template <int64_t kAhead = kFetchAhead, class Out, class F, class... In>
+HWY_INLINE void Map(int64_t count, const F& f, Out* out, const In*... in) {
+  const int64_t last = count - 2 * static_cast<int64_t>(hn::Lanes(DF())) - kAhead;
+  const auto fetch = [&](int64_t i) {
+    if (kAhead > 0 && i <= last) {
+      Fetch(out + i + kAhead);
+      (Fetch(in + i + kAhead), ...);
+    }
+  };
+  MapFetching(fetch, count, f, out, in...);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -83,9 +83,11 @@ HWY_INLINE float MaxOfRow(int64_t columns, const At& at, const Tail& tail) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(max0, max1), hn::Max(max2, max3))));
 }
 
-// powers = e^(x - max) * 2^64; returns their sum. powers may be x.
+// powers = e^(x - max) * 2^64; returns their sum. powers may be x. next: the row that is computed
+// after this one, or this one.
 template <bool kRough, class In>
-HWY_INLINE float PowersOfRow(const In* x, int64_t columns, float max, float* powers) {
+HWY_INLINE float PowersOfRow(const In* x, const In* next, int64_t columns, float max,
+                             float* powers) {
   const DF d;
   const VF above = hn::Set(d, max);
   const auto power_of = [&](VF value) {
@@ -95,6 +97,7 @@ HWY_INLINE float PowersOfRow(const In* x, int64_t columns, float max, float* pow
   Accumulate(
       columns,
       [&](Sums<1>& sums, int64_t i) {
+        FetchLine(next + i);
         const VF power = power_of(Load(x + i));
         Store(power, powers + i);
         sums.of[0] = hn::Add(sums.of[0], power);
@@ -109,15 +112,15 @@ HWY_INLINE float PowersOfRow(const In* x, int64_t columns, float max, float* pow
   return sum[0];
 }
 
-// y = softmax(x), given the largest x. powers: room for a row; may be x, or y.
+// y = softmax(x), given the largest x. next: as above. powers: room for a row; may be x, or y.
 template <class Out, class In>
-HWY_INLINE void SoftmaxOfRow(const In* x, int64_t columns, float max, bool empty_is_zero,
-                             float* powers, Out* y) {
+HWY_INLINE void SoftmaxOfRow(const In* x, const In* next, int64_t columns, float max,
+                             bool empty_is_zero, float* powers, Out* y) {
   const DF d;
   // -inf less itself is NaN: what an empty row's result is, unless it is to be zero.
   const bool empty = empty_is_zero && max == hn::GetLane(NegativeInfinity());
   constexpr bool kRough = !hwy::IsSame<Out, float>();
-  const float sum = PowersOfRow<kRough>(x, columns, empty ? 0.0f : max, powers);
+  const float sum = PowersOfRow<kRough>(x, next, columns, empty ? 0.0f : max, powers);
   // Not so if a NaN was what the maximum left out.
   if (empty && sum == sum) {
     Map(
@@ -125,7 +128,7 @@ HWY_INLINE void SoftmaxOfRow(const In* x, int64_t columns, float max, bool empty
     return;
   }
   const VF factor = hn::Set(d, 1.0f / sum);
-  Map(
+  Map</*kAhead=*/0>(
       columns, [&](VF power) { return hn::Mul(power, factor); }, y, powers);
 }
 

@@ -14,8 +14,8 @@
 // of [1, k], k = i + 1 + KV - Q, on its first k scores: on the CPU always, and those of softmax.h
 // when s = 1; on CUDA when KV and k are both in the same of (0, 512], (512, 1024], (1024, 2048],
 // (2048, 4096], (4096, 8192], (8192, 16384] and beyond. In place: y may be x when the dtypes agree;
-// a partial overlap is an error. Zero rows or keys: OK. Errors: INVALID_ARGUMENT naming the
-// operand, expected and given.
+// a partial overlap is an error. Zero rows or keys: OK. Operands stay the caller's and are not kept
+// once the kernel has finished. Errors: INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  x [[0, 7], [0, ln 3]] -> [[1, 0], [0.25, 0.75]]
 // Smallest: [1, 1] -> 1. Boundary: Q = 5, KV = 3: rows 0 and 1 are zeros. Invalid: rank 1.

@@ -10,7 +10,8 @@
 // workspace: FfnPathWorkspaceBytes(rows, ..) bytes on the device, 256-byte aligned, not shared with
 // a call that is running.
 // A row's bits do not depend on the other rows. Zero rows: OK.
-// Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// Operands stay the caller's and are not kept once the kernel has finished. Errors:
+// INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  H = I = 1, all weights [[1]], no residual, x = [[2]], eps ~ 0 -> n = 1, y = 2.7310586
 // Smallest: H = I = 1. Boundary: 0 rows. Invalid: residual of another shape than x.

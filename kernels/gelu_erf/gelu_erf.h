@@ -6,8 +6,8 @@
 // ulp of FP32 for every finite x, also where 1 + erf cancels (x = -13 gives -8.0e-38); a 16-bit
 // result within 2^-16 of the value beside its rounding. gelu(-inf) = 0 of either sign, gelu(+inf)
 // = +inf, NaN stays NaN, no finite input overflows. In place: y may be x when the dtypes agree; a
-// partial overlap is an error. Zero elements: OK. Errors: INVALID_ARGUMENT naming the operand,
-// expected and given.
+// partial overlap is an error. Zero elements: OK. Operands stay the caller's and are not kept once
+// the kernel has finished. Errors: INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  gelu_erf([0, 1, 2]) = [0, 0.841344746..., 1.954499736...]
 // Smallest: shape [1]. Boundary: x = -inf gives 0. Invalid: x [4] INT32.

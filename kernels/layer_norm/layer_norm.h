@@ -8,8 +8,9 @@
 // 16-bit x and 2^-14 deviations), so a constant row gives exactly bias, and a mean large beside the
 // deviation costs no more than that rounding; magnitudes up to 1e16 do not overflow. The order of
 // summation depends on H alone. In place: y may be x when the dtypes agree; a partial overlap is an
-// error. Zero rows: OK. NaN or infinity in a row makes that row NaN and no other. Errors:
-// INVALID_ARGUMENT naming the operand, expected and given.
+// error. Zero rows: OK. NaN or infinity in a row makes that row NaN and no other. Operands stay the
+// caller's and are not kept once the kernel has finished. Errors: INVALID_ARGUMENT naming the
+// operand, expected and given.
 //
 // Example:  x [1, 2, 3, 6], weight [1, 1, 1, 2], bias [0, 0, 1, 1], eps 1e-12
 //           -> [-1.069045, -0.534522, 1, 4.207135]                 (mean 3, variance 3.5)

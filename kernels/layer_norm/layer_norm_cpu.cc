@@ -1,7 +1,8 @@
-// LayerNorm on the CPU, FP32 inside, vectorised for the machine at run time: a pass for the sum,
-// one for the sums of (x - m) and (x - m)^2 with its mean m, one that writes. The sum of (x - m)
-// says how far m, which has the rounding of a long sum, is from the mean; m is put right by it and
-// the variance too. So the mean is rounded once, and a constant row's is the constant. Weights and
+// LayerNorm on the CPU, FP32 inside, vectorised for the machine at run time: a pass for the sums of
+// (x - c) and (x - c)^2 about a value c near the mean, one that writes. The first sum says how far
+// c is from the mean; c is put right by it and the variance too. So the mean is rounded once, and a
+// constant row's is the constant. c is the mean of what the row begins with; a row in which that
+// is more than a quarter of a deviation from the mean is summed again, about the mean. Weights and
 // biases of 16 bits are turned into FP32 once for all rows.
 #include "kernels/base/simd.h"
 #include "kernels/base/split.h"
@@ -17,6 +18,48 @@ namespace fuseblock {
 namespace HWY_NAMESPACE {
 namespace {
 
+// What the sums of x - about and (x - about)^2 say: the mean less `about`, and the variance.
+struct Moments {
+  float correction, variance;
+};
+
+template <class In>
+HWY_INLINE Moments MomentsAbout(float about, const In* x, int64_t columns) {
+  const DF d;
+  const VF near = hn::Set(d, about);
+  const auto add = [](Sums<2>& sums, VF difference) {
+    sums.of[0] = hn::Add(sums.of[0], difference);
+    sums.of[1] = hn::MulAdd(difference, difference, sums.of[1]);
+  };
+  float sum[2];
+  Accumulate(
+      columns, [&](Sums<2>& sums, int64_t i) { add(sums, hn::Sub(Load(x + i), near)); },
+      [&](Sums<2>& sums, int64_t i, int64_t left) {
+        // The lanes beyond the row must not add about^2.
+        const auto held = hn::FirstN(d, static_cast<size_t>(left));
+        add(sums, hn::IfThenElseZero(held, hn::Sub(LoadTail(x + i, left), near)));
+      },
+      sum);
+  const float share = 1.0f / static_cast<float>(columns);
+  const float correction = sum[0] * share;
+  const float variance = sum[1] * share - correction * correction;
+  return {correction, variance < 0 ? 0.0f : variance};
+}
+
+// The mean of what the row begins with.
+template <class In>
+HWY_INLINE float FirstMean(const In* x, int64_t columns) {
+  const int64_t count = HWY_MIN(columns, int64_t{64});
+  float sum[1];
+  Accumulate(
+      count, [&](Sums<1>& sums, int64_t i) { sums.of[0] = hn::Add(sums.of[0], Load(x + i)); },
+      [&](Sums<1>& sums, int64_t i, int64_t left) {
+        sums.of[0] = hn::Add(sums.of[0], LoadTail(x + i, left));
+      },
+      sum);
+  return sum[0] / static_cast<float>(count);
+}
+
 struct RowStats {
   float mean, scale;
 };
@@ -24,44 +67,33 @@ struct RowStats {
 template <class In>
 HWY_INLINE RowStats StatsOf(const In* x, int64_t columns, float eps) {
   const DF d;
-  const float share = 1.0f / static_cast<float>(columns);
-  float sum[1];
-  Accumulate(
-      columns, [&](Sums<1>& sums, int64_t i) { sums.of[0] = hn::Add(sums.of[0], Load(x + i)); },
-      [&](Sums<1>& sums, int64_t i, int64_t left) {
-        sums.of[0] = hn::Add(sums.of[0], LoadTail(x + i, left));
-      },
-      sum);
-  const float near_mean = sum[0] * share;
-  const VF near = hn::Set(d, near_mean);
-  const auto add = [](Sums<2>& sums, VF difference) {
-    sums.of[0] = hn::Add(sums.of[0], difference);
-    sums.of[1] = hn::MulAdd(difference, difference, sums.of[1]);
-  };
-  float moments[2];
-  Accumulate(
-      columns, [&](Sums<2>& sums, int64_t i) { add(sums, hn::Sub(Load(x + i), near)); },
-      [&](Sums<2>& sums, int64_t i, int64_t left) {
-        // The lanes beyond the row must not add mean^2.
-        const auto held = hn::FirstN(d, static_cast<size_t>(left));
-        add(sums, hn::IfThenElseZero(held, hn::Sub(LoadTail(x + i, left), near)));
-      },
-      moments);
-  const float correction = moments[0] * share;
-  const float variance = moments[1] * share - correction * correction;
-  const VF root = hn::Sqrt(hn::Set(d, (variance < 0 ? 0.0f : variance) + eps));
-  return {near_mean + correction, hn::GetLane(hn::Div(hn::Set(d, 1.0f), root))};
+  float about = FirstMean(x, columns);
+  Moments moments = MomentsAbout(about, x, columns);
+  // Within a quarter of a deviation the sums lose no more than about the mean. A NaN stays one.
+  if (!(16 * moments.correction * moments.correction <= moments.variance)) {
+    about += moments.correction;
+    moments = MomentsAbout(about, x, columns);
+  }
+  const VF root = hn::Sqrt(hn::Set(d, moments.variance + eps));
+  return {about + moments.correction, hn::GetLane(hn::Div(hn::Set(d, 1.0f), root))};
 }
 
 template <class Out, class In>
 void LayerNormTyped(const LayerNormArgs& args, const float* weight, const float* bias) {
   const int64_t columns = args.y.cols;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   for (int64_t row = 0; row < args.y.rows; ++row) {
     const In* x = static_cast<const In*>(args.x.data) + row * args.x.stride;
     Out* y = static_cast<Out*>(args.y.data) + row * args.y.stride;
+    // Asked for while this row is computed, when the memory would be idle.
+    const In* next = row + 1 < args.y.rows ? x + args.x.stride : x;
     const RowStats stats = StatsOf(x, columns, args.eps);
     const VF mean = hn::Set(DF(), stats.mean), scale = hn::Set(DF(), stats.scale);
-    Map(
+    MapFetching(
+        [&](int64_t i) {
+          FetchLine(next + i);
+          FetchLine(next + i + lanes);
+        },
         columns,
         [&](VF value, VF w, VF b) {
           return hn::MulAdd(hn::Mul(hn::Sub(value, mean), scale), w, b);

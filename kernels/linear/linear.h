@@ -6,11 +6,13 @@
 // collapsible. y: [.., N], the weight's dtype or FP32. Must not overlap x. Accumulation is in FP32,
 // in an order that depends on (N, K) alone: a row's bits are the same alone and in any batch, at
 // any position, with any number of threads. One rounding to y's dtype after the bias. M = 0: OK. K
-// = 0 gives the bias, or zeros. FP32 on CUDA never uses TF32. Errors: INVALID_ARGUMENT naming the
-// operand, expected and given.
+// = 0 gives the bias, or zeros. FP32 on CUDA never uses TF32. Operands stay the caller's and are
+// not kept once the kernel has finished. Errors: INVALID_ARGUMENT naming the operand, expected and
+// given.
 //
 // Example:  x [[1, 2]], W [[3, 4], [5, 6], [7, 8]] -> [[11, 17, 23]]
 // Smallest: M = N = K = 1. Boundary: K = 0. Invalid: x [M, K + 1].
+// Source: GEMM of Dongarra et al., 1990, https://doi.org/10.1145/77626.79170.
 #pragma once
 
 #include <memory>

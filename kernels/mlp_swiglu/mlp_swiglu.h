@@ -1,6 +1,7 @@
 // y = down(silu(gate(x)) * up(x)): the SwiGLU feed-forward, composed of linear and swiglu.
 //
-// x: [.., H] of the weights' dtype. y: [.., H], that dtype or FP32; must not overlap x.
+// x: [.., H] of the weights' dtype. y: [.., H], that dtype or FP32; must not overlap x. Of both the
+// last axis is contiguous and the leading axes are collapsible to rows.
 // gate, up: prepared weights [I, H]; down: [H, I]; all of one dtype and device.
 // Rounding kFused: gate and up stay FP32, silu(gate) * up is rounded once to the dtype, down's sum
 // is FP32, rounded once to y's dtype. kHf: gate, up, silu(gate), the product and down are each
@@ -9,7 +10,8 @@
 // with a call that is running.
 // A row's bits do not depend on the other rows. Zero rows: OK.
 // FP16 overflow of silu(gate) * up gives infinity, as it must.
-// Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// Operands stay the caller's and are not kept once the kernel has finished. Errors:
+// INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  H = I = 1, gate = up = down = [[1]], x = [[1]] -> [[0.731058578...]]
 // Smallest: H = I = 1. Boundary: 0 rows. Invalid: down [H, I + 1].

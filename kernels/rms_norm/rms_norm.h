@@ -8,8 +8,9 @@
 // RmsNormForm in base/rounding.h. kOnce: one rounding at the end, weight and offset added in FP32.
 // kNormalisedFirst: n is rounded to y's dtype, then n * (weight + offset) is rounded to it. In
 // place: y may be x when the dtypes agree; a partial overlap is an error. Zero rows: OK. NaN or
-// infinity in a row makes that row NaN (or inf/inf = NaN, and 0 elsewhere) and no other. Errors:
-// INVALID_ARGUMENT naming the operand, expected and given.
+// infinity in a row makes that row NaN (or inf/inf = NaN, and 0 elsewhere) and no other. Operands
+// stay the caller's and are not kept once the kernel has finished. Errors: INVALID_ARGUMENT naming
+// the operand, expected and given.
 //
 // Example:  x [3, 4], no weight, eps 1e-12 -> [0.848528, 1.131371]   (mean of squares 12.5)
 // Smallest: [1, 1]. Boundary: a zero row -> zeros. Invalid: eps = 0; weight [H + 1].

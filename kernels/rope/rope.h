@@ -1,7 +1,7 @@
 // Rotary position embedding: turns each pair of columns of q and k by an angle that grows with the
 // token's position.
 //
-// For the pair (a, b) of token t with the angle w = positions[t] * f[pair] (rope_table.h):
+// For the pair (a, b) of token t with w = positions[t] * f[pair] (rope_table.h), in radians:
 //   a' = a cos w - b sin w,  b' = b cos w + a sin w
 // in FP32, cos and sin exact to an FP32 rounding (times the table's attention factor before it),
 // one rounding to the dtype. The first r = rotary_dims columns of a head turn; the others are
@@ -14,11 +14,12 @@
 // of q and k, strides of their own; each may be its input itself (in place) and must not touch
 // anything else. positions: [tokens], INT64, contiguous, in any order, repeated or not. The table
 // lies on the context's device. q and k are turned in one launch. Zero tokens or heads: OK.
-// Errors: INVALID_ARGUMENT naming the operand, expected and given; OUT_OF_RANGE "positions[17]:
-// expected 0 <= position < 131072, got -1" for the first bad position, and nothing is written. On
-// CUDA the positions lie on the device and are not read back: the caller checks them on the host
-// with CheckRopePositions before it copies them; a bad one there gives a wrong angle, and no access
-// out of bounds.
+// Operands stay the caller's and are not kept once the kernel has finished. Errors:
+// INVALID_ARGUMENT naming the operand, expected and given; OUT_OF_RANGE "positions[17]: expected 0
+// <= position < 131072, got -1" for the first bad position, and nothing is written. On CUDA the
+// positions lie on the device and are not read back: the caller checks them on the host with
+// CheckRopePositions before it copies them; a bad one there gives a wrong angle, and no access out
+// of bounds.
 //
 // Example:  r = head_dim = 2, f = [1], position 1, q [[[1, 0]]] -> [[[0.540302306, 0.841470985]]]
 // Smallest: head_dim = 1, r = 0, a copy. Boundary: position max_position - 1; position 0, where q

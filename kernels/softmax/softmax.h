@@ -6,7 +6,8 @@
 // order of summation depends on N alone. In place: y may be x when the dtypes agree; a partial
 // overlap is an error. Zero rows: OK. A row that holds a NaN or +inf, or is all -inf, gives NaN in
 // all of it, and no other row; beside a finite value -inf gives 0 (softmax_masked.h gives zeros for
-// a row that is all -inf). Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// a row that is all -inf). Operands stay the caller's and are not kept once the kernel has
+// finished. Errors: INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  x [0, ln 2, ln 5] -> [0.125, 0.25, 0.625]
 // Smallest: [1, 1] -> 1. Boundary: [1e4, -1e4] -> [1, 0]; [-inf, -inf] -> [NaN, NaN].

@@ -7,7 +7,8 @@
 // gives zeros (softmax.h gives NaN); all else as there: FP32 inside, one rounding at the end, a row
 // with a NaN or +inf gives NaN in all of it and no other row. In place: y may be x when the dtypes
 // agree, or mask likewise; a partial overlap is an error. The order of summation depends on N
-// alone. Zero rows: OK. Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// alone. Zero rows: OK. Operands stay the caller's and are not kept once the kernel has finished.
+// Errors: INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  x [0, ln 3, 7], mask [0, 0, -inf] -> [0.25, 0.75, 0]
 // Smallest: [1, 1] -> 1. Boundary: mask all -inf -> zeros. Invalid: mask [N] for x [T, N].

@@ -55,7 +55,7 @@ void SoftmaxMaskedTyped(const SoftmaxMaskedArgs& args, const ConstRows& mask, fl
                       : SumRowAt<float, float>(args, mask, row, h);
     }
     Out* y = static_cast<Out*>(args.y.data) + row * args.y.stride;
-    SoftmaxOfRow(h, args.y.cols, max, /*empty_is_zero=*/true, h, y);
+    SoftmaxOfRow(h, h, args.y.cols, max, /*empty_is_zero=*/true, h, y);
   }
 }
 

@@ -11,7 +11,8 @@
 // where that exp overflows, it is -0 (kFused keeps the value, down to -2.4e-37; neither gives NaN
 // for -inf). FP16: 255.9 * 261.75 overflows to inf, as it must; it stays in its row. gate = -3e38
 // with up = 3e38 is no NaN: silu(-3e38) = -0. In place: y may be gate or up when the dtypes agree;
-// a partial overlap is an error. Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// a partial overlap is an error. Operands stay the caller's and are not kept once the kernel has
+// finished. Errors: INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  gate [0, 1], up [3, 2] -> [0, 1.462117157...]
 // Smallest: shape [1]. Boundary: [0, 7168], OK. Invalid: packed with an odd number of columns.

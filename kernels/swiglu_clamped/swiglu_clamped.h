@@ -5,7 +5,8 @@
 // axes collapsible to rows. gate is first clamped to at most 7, up to [-7, 7]. y: [.., d], FP32,
 // FP16 or BF16; gate_up: y's dtype or FP32; apart from y. Any d >= 0, also 1, 2, 3 and 5. FP32
 // throughout, one rounding. gate = -inf gives 0 and +inf is 7; up = +-inf is +-7; a NaN in gate or
-// up stays a NaN, in its column. Errors: INVALID_ARGUMENT naming the operand, expected and given.
+// up stays a NaN, in its column. Operands stay the caller's and are not kept once the kernel has
+// finished. Errors: INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  gate_up [1, 2, 9, -9] -> [3 * 0.845795765..., -6 * 6.999953147...]
 // Smallest: [2]. Boundary: [0, 2d], OK. Invalid: an odd number of columns.

@@ -7,8 +7,8 @@
 // end; a sum's order is a function of N alone. kSum: an infinity or a NaN is what IEEE addition
 // makes of it; N = 0 gives 0. kMax: a NaN anywhere in a row gives NaN, a row that is all -inf gives
 // -inf, as does N = 0; which of 0 and -0 is the larger is not said. What is in a row reaches no
-// other row. y lies apart from x. Zero rows: OK. Errors: INVALID_ARGUMENT naming the operand,
-// expected and given.
+// other row. y lies apart from x. Zero rows: OK. Operands stay the caller's and are not kept once
+// the kernel has finished. Errors: INVALID_ARGUMENT naming the operand, expected and given.
 //
 // Example:  sum [1, 2, 4] -> [7]; max [1, 4, 2] -> [4]
 // Smallest: [1, 1]. Boundary: max [-inf, -inf] -> [-inf]. Invalid: y [3] for x [3, 8].

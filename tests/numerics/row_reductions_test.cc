@@ -159,6 +159,25 @@ TEST_P(RowReductions, IdleLanesAddNothingToTheVariance) {
   }
 }
 
+// A row that begins far from its mean, by ten of its deviations, is no less exact for it.
+TEST_P(RowReductions, LayerNormOfARowThatBeginsElsewhere) {
+  for (const int64_t columns : {16392, 8200}) {
+    Tensor x = Filled(dtype(), 2, columns, 17);
+    x = Mapped(x, [&](double value, int64_t, int64_t i) {
+      return i < columns / 128 ? 1000 + value : std::fmod(value, 4);
+    });
+    OnEach("layer_norm", same(), [&](const Case& c, const Variant& variant) {
+      auto inputs = List(x);
+      const auto expected = Expected(c, inputs);
+      Bound bound;
+      bound.fp32_roundings = c.errors[0].fp32_roundings(columns);
+      bound.magnitude = c.errors[0].magnitudes(inputs);
+      const Comparison comparison = Compare(expected[0], RunCase(c, variant, inputs)[0], bound);
+      EXPECT_TRUE(comparison.within) << columns << ": " << comparison.message;
+    });
+  }
+}
+
 // A constant row, whose sum rounds, gives exactly the bias.
 TEST_P(RowReductions, ConstantRowsOfLayerNormAreTheBias) {
   for (const int64_t columns : kColumns) {

@@ -19,10 +19,10 @@ double LayerNormRoundings(int64_t columns) { return SumChain(columns) / 2 + 12; 
 // What is true of a row, in FP64, and the errors that follow, as multiples of u = 2^-24.
 //
 // What the sums are about differs from the mean by at most off = (chain + 2) u mean|x|, the error
-// of a first mean, or for 16-bit x by two deviations more. The sum of the differences, whose
-// rounding is (chain + 3) u times their mean, puts it right, up to its last rounding: mean_error.
-// The variance is a sum of squares about m, less off^2: each part's rounding, relative to variance
-// + eps, halved by the root, and one each for eps, root, reciprocal.
+// of a first mean, and a quarter of a deviation, or for 16-bit x two deviations. The sum of the
+// differences, whose rounding is (chain + 3) u times their mean, puts it right, up to its last
+// rounding: mean_error. The variance is a sum of squares about m, less off^2: each part's rounding,
+// relative to variance + eps, halved by the root, and one each for eps, root, reciprocal.
 struct RowErrors {
   double mean = 0, root = 0;  // exact
   double mean_error = 0;      // absolute
@@ -43,7 +43,7 @@ struct RowErrors {
     }
     root = std::sqrt(squares + static_cast<double>(kEps));
     const double off = (chain + 2) * kUnitRoundoffFp32 * magnitude +
-                       (x.dtype() == DType::kF32 ? 0 : 2 * std::sqrt(squares));
+                       (x.dtype() == DType::kF32 ? 0.25 : 2) * std::sqrt(squares);
     const double rest_error = (chain + 3) * (deviation + off);
     mean_error = std::abs(mean) + rest_error;
     const double variance_error = (chain + 4) * (squares + off * off) + 2 * off * rest_error;
