@@ -1,11 +1,13 @@
-# sanitize: builds with a sanitizer and runs the C++ tests: ./dev sanitize asan|tsan|ubsan [LABEL...]
+# sanitize: builds with sanitizers and runs the C++ tests: ./dev sanitize asan|tsan [LABEL...]
+# asan: of addresses and of undefined behaviour; tsan: of threads. The row kernels are compiled for one
+# instruction set only (AVX2), or the build would take an hour.
 # Labels: unit numerics golden integration fuzz (default: all of them).
 
 main() {
   local preset=${1:-} label labels targets=()
   case $preset in
-    asan | tsan | ubsan) shift ;;
-    *) usage_error "usage: ./dev sanitize asan|tsan|ubsan [LABEL...]" ;;
+    asan | tsan) shift ;;
+    *) usage_error "usage: ./dev sanitize asan|tsan [LABEL...]" ;;
   esac
   [[ $# -gt 0 ]] || set -- unit numerics golden integration fuzz
   need_debian build test
