@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/numerics/cases.h"
 
@@ -21,7 +22,7 @@ void OnEach(const std::string& kernel, const std::string& name, F&& body) {
   for (const Case& c : Kernel(kernel).cases()) {
     if (c.name != name) continue;
     for (const Variant& variant : Variants(Kernel(kernel).implementations())) {
-      SCOPED_TRACE(kernel + " " + name + " on " + variant.label);
+      SCOPED_TRACE(absl::StrCat(kernel, " ", name, " on ", variant.label));
       body(c, variant);
     }
     return;

@@ -20,6 +20,6 @@ main() {
   ASAN_OPTIONS=detect_leaks=1:abort_on_error=1:allocator_may_return_null=1 \
   LSAN_OPTIONS=suppressions=$FUSEBLOCK_ROOT/tools/dev/sanitizers/lsan.txt \
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$FUSEBLOCK_ROOT/tools/dev/sanitizers/tsan.txt \
+  TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:second_deadlock_stack=1:suppressions=$FUSEBLOCK_ROOT/tools/dev/sanitizers/tsan.txt \
     ctest --test-dir "build/$preset" --output-on-failure --parallel "$(jobs)" -L "^($labels)\$"
 }
