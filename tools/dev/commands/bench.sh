@@ -16,10 +16,22 @@ need_torch() {
   fi
 }
 
-bench_ffn() {
-  build release fuseblock_bench_ffn
+# PyTorch and, where they can be had, the other peers: those of FUSEBLOCK_FFN_PEERS (a folder of Python
+# packages) or of the Python's own.
+bench_ffn() {  # [WORD]
+  local part parts=()
+  need_torch
+  build release fuseblock_ffn
+  for part in {576/1536,2048/8192,4096/14336}/{fp32,bf16}/{1,2}; do
+    [[ $part == *"${1:-}"* ]] && parts+=("$part")
+  done
   title "ffn"
-  build/release/tests/bench/fuseblock_bench_ffn "$@"
+  for part in "${parts[@]}"; do
+    # Huge pages for the peers' weights, too.
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONPATH=${FUSEBLOCK_FFN_PEERS:-} \
+      "$FUSEBLOCK_TORCH_PYTHON" tools/bench/bench_ffn_cpu.py --part "$part" \
+      --library build/release/lib/libfuseblock_ffn.so
+  done
 }
 
 bench_rpc() {  # ARGUMENT...: of bench_rpc.py
