@@ -1,7 +1,7 @@
 // The BF16 product on CPUs with AMX, whose TDPBF16PS adds to 16 x 16 sums the products of 32 steps.
 //
 // The sums lie in tiles of 16 rows by 16 outputs; four of them make a panel's width. Activations
-// are staged once for all panels, as tiles of 16 rows by 32 steps. A panel is worked through in
+// are staged for up to 4 panels, as tiles of 16 rows by 32 steps. A panel is worked through in
 // blocks of 256 steps: one stays in the L1 cache while all row tiles pass, and their sums go to and
 // from the L2 cache. The first row tile draws the block from memory; where it is the only one, its
 // sums stay where they are for a whole segment.
@@ -15,8 +15,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/base/buffer.h"
-#include "kernels/base/status.h"
 #include "kernels/linear/linear_packed.h"
 #include "kernels/linear/linear_tasks.h"
 
@@ -53,18 +51,11 @@ constexpr int64_t kTaskPanelsMax = 4;
 constexpr int64_t kTasksPerThread = 8;  // or tasks of one panel: a slow thread then holds up less
 static_assert(kSegmentTiles % kBlockTiles == 0);
 
-// Where the tile of 16 rows and 32 steps lies among staged activations: by blocks, so that what
-// passes over a block of the panel is contiguous, in a block by row tiles.
-struct Staging {
-  int64_t tiles;  // of 32 steps in K
-  int64_t row_tiles;
-
-  int64_t Offset(int64_t row_tile, int64_t tile) const {
-    const int64_t in_block = tile % kBlockTiles;
-    const int64_t begin = tile - in_block;
-    const int64_t block = tiles - begin < kBlockTiles ? tiles - begin : kBlockTiles;
-    return (begin * row_tiles + row_tile * block + in_block) * kTileBytes;
-  }
+// A task's activations: rows, a stride apart in bytes.
+struct Activations {
+  const std::byte* data;
+  int64_t stride;
+  int64_t rows;
 };
 
 }  // namespace
@@ -181,9 +172,9 @@ void RunBlock(const Block& block, const std::byte* x, float* part, float* total)
 }
 
 __attribute__((noinline)) void AddSegment(const Segment& segment, const std::byte* x,
-                                          int64_t row_tiles, float* part, float* total) {
+                                          int64_t row_tiles, int64_t block_tiles, float* part,
+                                          float* total) {
   const int64_t tiles = segment.whole + (segment.tail != nullptr ? 1 : 0);
-  const int64_t block_tiles = row_tiles == 1 ? kSegmentTiles : kBlockTiles;
   for (int64_t tile = 0; tile < tiles; tile += block_tiles) {
     const int64_t end = tile + block_tiles < tiles ? tile + block_tiles : tiles;
     const bool ends = end == tiles;
@@ -202,37 +193,6 @@ __attribute__((noinline)) void AddSegment(const Segment& segment, const std::byt
   }
 }
 
-// All sums of `panels` neighbouring panels, segment by segment, so that a segment of the
-// activations stays in the L2 cache while the panels pass. `part`, and each panel's kChunkSums of
-// `totals`: kPanelWidth a row, of whole row tiles.
-void RunPanels(const std::byte* w, int64_t panels, int64_t k, const std::byte* x, int64_t rows,
-               float* part, float* totals) {
-  alignas(64) std::byte tail[kStepBytes];
-  const int64_t panel_bytes = (k + 1) / 2 * kRowBytes;
-  const int64_t whole = k / kTileSteps;
-  const int64_t left = (k % kTileSteps + 1) / 2 * kRowBytes;
-  const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
-  const TileShapes shapes;
-  _tile_loadconfig(&shapes);
-  FUSEBLOCK_TILES_SEE_MEMORY();
-  for (int64_t tile = 0; tile * kTileSteps < k; tile += kSegmentTiles) {
-    const bool ends = tile + kSegmentTiles > whole;
-    for (int64_t panel = 0; panel < panels; ++panel) {
-      const std::byte* from = w + panel * panel_bytes;
-      Segment segment = {from + tile * kStepBytes, ends ? whole - tile : kSegmentTiles, nullptr,
-                         tile == 0};
-      if (ends && left > 0) {
-        memcpy(tail, from + whole * kStepBytes, static_cast<size_t>(left));
-        memset(tail + left, 0, static_cast<size_t>(kStepBytes - left));
-        segment.tail = tail;
-      }
-      AddSegment(segment, x + tile * row_tiles * kTileBytes, row_tiles, part,
-                 totals + panel * kChunkSums);
-    }
-  }
-  _tile_release();
-}
-
 // 32 steps of a row tile, pairs in the order of the panels': the earlier step in the upper half.
 // Rows and steps that are lacking are zero.
 void StageTile(const std::byte* x, int64_t stride, int64_t rows, int64_t steps, std::byte* to) {
@@ -242,6 +202,57 @@ void StageTile(const std::byte* x, int64_t stride, int64_t rows, int64_t steps, 
         row < rows ? _mm512_maskz_loadu_epi16(mask, x + row * stride) : _mm512_setzero_si512();
     _mm512_store_si512(to, _mm512_rol_epi32(from, 16));
   }
+}
+
+// The activations of a segment, as the row tiles pass over it: by blocks, in a block by row tiles.
+void StageSegment(const Activations& x, int64_t row_tiles, int64_t steps, int64_t block_tiles,
+                  std::byte* to) {
+  const int64_t tiles = (steps + kTileSteps - 1) / kTileSteps;
+  for (int64_t begin = 0; begin < tiles; begin += block_tiles) {
+    const int64_t end = begin + block_tiles < tiles ? begin + block_tiles : tiles;
+    for (int64_t row = 0; row < row_tiles * kTileRows; row += kTileRows) {
+      for (int64_t tile = begin; tile < end; ++tile, to += kTileBytes) {
+        const int64_t step = tile * kTileSteps;
+        StageTile(x.data + row * x.stride + step * 2, x.stride, x.rows - row, steps - step, to);
+      }
+    }
+  }
+}
+
+// A task's memory.
+struct Scratch {
+  alignas(64) std::byte staged[kChunkRows * kSegmentTiles * kRowTileBytes];
+  alignas(64) float part[kChunkSums];
+  alignas(64) float totals[kTaskPanelsMax * kChunkSums];  // kPanelWidth a row
+};
+
+// All sums of `panels` neighbouring panels, segment by segment: the activations of a segment are
+// staged once and stay in the L2 cache while the panels pass.
+void RunPanels(const std::byte* w, int64_t panels, int64_t k, Activations x, Scratch& scratch) {
+  alignas(64) std::byte tail[kStepBytes];
+  constexpr int64_t kSegmentSteps = kSegmentTiles * kTileSteps;
+  const int64_t panel_bytes = (k + 1) / 2 * kRowBytes;
+  const int64_t row_tiles = (x.rows + kTileRows - 1) / kTileRows;
+  const int64_t block_tiles = row_tiles == 1 ? kSegmentTiles : kBlockTiles;
+  const TileShapes shapes;
+  _tile_loadconfig(&shapes);
+  for (int64_t begin = 0; begin < k; begin += kSegmentSteps, x.data += kSegmentSteps * 2) {
+    const int64_t steps = k - begin < kSegmentSteps ? k - begin : kSegmentSteps;
+    StageSegment(x, row_tiles, steps, block_tiles, scratch.staged);
+    const int64_t whole = steps / kTileSteps;
+    const int64_t left = (steps % kTileSteps + 1) / 2 * kRowBytes;
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      const std::byte* from = w + panel * panel_bytes + begin / 2 * kRowBytes;
+      if (left > 0) {
+        memcpy(tail, from + whole * kStepBytes, static_cast<size_t>(left));
+        memset(tail + left, 0, static_cast<size_t>(kStepBytes - left));
+      }
+      FUSEBLOCK_TILES_SEE_MEMORY();
+      AddSegment({from, whole, left > 0 ? tail : nullptr, begin == 0}, scratch.staged, row_tiles,
+                 block_tiles, scratch.part, scratch.totals + panel * kChunkSums);
+    }
+  }
+  _tile_release();
 }
 
 }  // namespace
@@ -267,16 +278,6 @@ bool MayUseTiles() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// This thread's room for staged activations, kept from call to call.
-absl::StatusOr<std::byte*> Room(size_t bytes) {
-  thread_local Buffer room;
-  if (room.size() < bytes) {
-    room = Buffer();  // not both at a time
-    FUSEBLOCK_ASSIGN_OR_RETURN(room, Buffer::Allocate(MemoryKind::kHost, bytes));
-  }
-  return room.data();
-}
-
 void StorePanel(const LinearArgs& args, int64_t first, int64_t rows, int64_t panel,
                 const float* total) {
   const LinearWeight::Packed& packed = args.weight->packed();
@@ -294,35 +295,24 @@ void StorePanel(const LinearArgs& args, int64_t first, int64_t rows, int64_t pan
   StorePanelRows(task, total);
 }
 
-void RunChunk(const ExecutionContext& context, const LinearArgs& args, int64_t first, int64_t rows,
-              std::byte* room) {
+void RunChunk(const ExecutionContext& context, const LinearArgs& args, int64_t first,
+              int64_t rows) {
   const LinearWeight::Packed& packed = args.weight->packed();
-  const Staging staging{(packed.k + kTileSteps - 1) / kTileSteps,
-                        (rows + kTileRows - 1) / kTileRows};
   const int64_t x_stride = args.x.stride * 2;
-  const std::byte* x = static_cast<const std::byte*>(args.x.data) + first * x_stride;
-  context.parallel_for(staging.row_tiles, [&](int64_t row_tile) {
-    const int64_t row = row_tile * kTileRows;
-    for (int64_t tile = 0; tile < staging.tiles; ++tile) {
-      const int64_t step = tile * kTileSteps;
-      StageTile(x + row * x_stride + step * 2, x_stride, rows - row, packed.k - step,
-                room + staging.Offset(row_tile, tile));
-    }
-  });
+  const Activations x{static_cast<const std::byte*>(args.x.data) + first * x_stride, x_stride,
+                      rows};
   const int64_t panels = PanelCount(packed.n);
   const int64_t panel_bytes = PanelElements(packed.dtype, packed.k) * 2;
   const int64_t per_task = std::clamp<int64_t>(
       panels / (context.parallel_for.threads * kTasksPerThread), 1, kTaskPanelsMax);
   context.parallel_for((panels + per_task - 1) / per_task, [&](int64_t index) {
-    alignas(64) float part[kChunkSums];
-    alignas(64) float totals[kTaskPanelsMax * kChunkSums];
+    Scratch scratch;
     const int64_t begin = index * per_task;
     const int64_t count = std::min(per_task, panels - begin);
-    if (packed.k == 0) std::memset(totals, 0, sizeof(totals));
-    RunPanels(packed.weight.data() + begin * panel_bytes, count, packed.k, room, rows, part,
-              totals);
+    if (packed.k == 0) std::memset(scratch.totals, 0, sizeof(scratch.totals));
+    RunPanels(packed.weight.data() + begin * panel_bytes, count, packed.k, x, scratch);
     for (int64_t panel = 0; panel < count; ++panel) {
-      StorePanel(args, first, rows, begin + panel, totals + panel * kChunkSums);
+      StorePanel(args, first, rows, begin + panel, scratch.totals + panel * kChunkSums);
     }
   });
 }
@@ -336,11 +326,8 @@ std::string LinearAmxBf16Unavailable(std::string* detail) {
 }
 
 absl::Status LinearAmxBf16(const ExecutionContext& context, const LinearArgs& args) {
-  const int64_t tiles = (args.weight->k() + kTileSteps - 1) / kTileSteps;
-  const size_t bytes = static_cast<size_t>(kChunkRows / kTileRows * tiles * kTileBytes);
-  FUSEBLOCK_ASSIGN_OR_RETURN(std::byte* const room, Room(bytes));
   for (int64_t row = 0; row < args.x.rows; row += kChunkRows) {
-    RunChunk(context, args, row, std::min(kChunkRows, args.x.rows - row), room);
+    RunChunk(context, args, row, std::min(kChunkRows, args.x.rows - row));
   }
   return absl::OkStatus();
 }

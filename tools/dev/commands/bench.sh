@@ -1,5 +1,6 @@
 # bench: times kernels and requests on this machine's CPU: ./dev bench [ffn|rpc|overload|memory|numerics|faults] [ARGUMENT...]
-#   ffn               the program of tests/bench; without a name: it and rpc
+#   ffn [WORD]        the feed-forward beside other libraries, without a name this and rpc:
+#                     evidence/records/cpu_ffn. WORD: a part of HIDDEN/INTERMEDIATE/DTYPE/THREADS
 #   rpc [ARGUMENT..]  requests through the server beside a bare gRPC echo: rpc_latency, rpc_throughput
 #   overload [ARG..]  an open loop at 2, 4 and 10 times the server's capacity: overload
 #   memory [WORD]     the row kernels beside PyTorch, 1 and 2 threads: evidence/records/cpu_memory_bound
@@ -75,7 +76,7 @@ main() {
   need_debian build
   case ${1:-} in
     ffn | rpc | overload | memory | numerics | faults) "bench_$1" "${@:2}" ;;
-    '') bench_ffn "$@" && bench_rpc "$@" ;;
+    '') bench_ffn && bench_rpc ;;
     *) usage_error "no benchmark '$1'; ./dev help bench lists them" ;;
   esac
 }
