@@ -24,16 +24,17 @@ std::string CudaLinearUnavailable(std::string* detail) {
 
 using LinearImplementation = Implementation<LinearArgs>;
 
-// VDPBF16PS is ahead of two fused multiply-adds on AMD's cores, and behind them on Intel's. The
-// bits are the same but for subnormals.
-std::array<LinearImplementation, 4> OrderedImplementations() {
-  std::array<LinearImplementation, 4> list = {{
+// Where the CPU has tiles, they are far ahead. VDPBF16PS is ahead of two fused multiply-adds on
+// AMD's cores, and behind them on Intel's; the bits are the same but for subnormals.
+std::array<LinearImplementation, 5> OrderedImplementations() {
+  std::array<LinearImplementation, 5> list = {{
+      {"amx_bf16", DeviceType::kCpu, LinearAmxBf16Unavailable, OnlyBf16, LinearAmxBf16},
       {"highway", DeviceType::kCpu, LinearHighwayUnavailable, TakesAll<LinearArgs>, LinearHighway},
       {"avx512_bf16", DeviceType::kCpu, LinearAvx512Bf16Unavailable, OnlyBf16, LinearAvx512Bf16},
       {"cublaslt", DeviceType::kCuda, CudaLinearUnavailable, TakesAll<LinearArgs>, LinearCuda},
       {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<LinearArgs>, LinearReference},
   }};
-  if (LinearAvx512Bf16IsFast()) std::swap(list[0], list[1]);
+  if (LinearAvx512Bf16IsFast()) std::swap(list[1], list[2]);
   return list;
 }
 
@@ -124,7 +125,7 @@ absl::StatusOr<Buffer> Transposed(const void* source, int64_t stride,
 }  // namespace
 
 absl::Span<const LinearImplementation> LinearImplementations() {
-  static const std::array<LinearImplementation, 4> list = OrderedImplementations();
+  static const std::array<LinearImplementation, 5> list = OrderedImplementations();
   return list;
 }
 

@@ -1,11 +1,11 @@
 // How a product on the CPU is cut into tasks: private to linear/. A task makes up to 36 rows of one
 // panel's 64 outputs.
 //
-// Every implementation on the CPU sums an output in the same order, which depends on K alone: K is
-// cut into segments of 64; a segment is one chain of fused multiply-adds from its first product to
-// its last; the segments' sums are added in order to a total that starts at zero. So the error
-// grows with 64 + K / 64 and not with K, and the bits depend neither on the rows beside nor on the
-// task's shape.
+// Every implementation on the CPU but linear_amx_bf16.cc, which states an order of its own, sums an
+// output in the same order, which depends on K alone: K is cut into segments of 64; a segment is
+// one chain of fused multiply-adds from its first product to its last; the segments' sums are added
+// in order to a total that starts at zero. So the error grows with 64 + K / 64 and not with K, and
+// the bits depend neither on the rows beside nor on the task's shape.
 #pragma once
 
 #include <cstddef>

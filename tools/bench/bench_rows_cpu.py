@@ -10,12 +10,10 @@ an earlier run left there stay.
 """
 
 import argparse
-import contextlib
 import os
 import random
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "evidence"))
 import bars  # noqa: E402
 import record as records  # noqa: E402
+from cpu_turns import CORES, await_rest, spread_threads  # noqa: E402
 from row_kernels import (  # noqa: E402
     DTYPES,
     KERNELS,
@@ -47,9 +46,7 @@ ID = "cpu_memory_bound"
 SEED = 20240612
 ROUNDS = 21
 TURN_SECONDS = 0.01
-REST_SECONDS_MAX = 10.0  # that threads may spin after their work, on a busy machine too
 THREADS = (1, 2)
-CORES = sorted(os.sched_getaffinity(0))
 
 
 class Case(NamedTuple):
@@ -76,39 +73,6 @@ def all_cases() -> list[Case]:
     ]
 
 
-def other_threads() -> list[Path]:
-    own = str(threading.get_native_id())
-    return [task for task in Path("/proc/self/task").iterdir() if task.name != own]
-
-
-def spread_threads() -> None:
-    """This thread to the first core; those that help it, whosever they are, to the others."""
-    cores = CORES[: torch.get_num_threads()]
-    if len(cores) > 1:
-        os.sched_setaffinity(0, cores[:1])
-        for task in other_threads():
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.sched_setaffinity(int(task.name), cores[1:])
-
-
-def runs(task: Path) -> bool:
-    try:
-        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "R"
-    except (FileNotFoundError, ProcessLookupError):  # it has ended
-        return False
-
-
-def await_rest() -> None:
-    """Until no other thread of this process runs: OpenMP's spin for some 15 ms after their work, on
-    a core that is the next contender's.
-    """
-    late = time.monotonic() + REST_SECONDS_MAX
-    while any(map(runs, other_threads())):
-        if time.monotonic() > late:
-            raise RuntimeError("a thread spins without end: is OMP_WAIT_POLICY active?")
-        time.sleep(0.001)
-
-
 def take_turns(calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """Samples of microseconds a call for each contender, in shuffled turns of equal length."""
 
@@ -130,7 +94,7 @@ def take_turns(calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     for name, call in calls.items():
         turn(call, 3)
         counts[name] = max(3, int(TURN_SECONDS * 1e6 / turn(call, 3)))
-    spread_threads()
+    spread_threads(torch.get_num_threads())
     order = random.Random(SEED)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):

@@ -1,5 +1,6 @@
 # bench: times kernels and requests on this machine's CPU: ./dev bench [ffn|rpc|overload|memory|numerics|faults] [ARGUMENT...]
-#   ffn               the program of tests/bench; without a name: it and rpc
+#   ffn [WORD]        the feed-forward beside other libraries, without a name this and rpc:
+#                     evidence/records/cpu_ffn. WORD: a part of HIDDEN/INTERMEDIATE/DTYPE/THREADS
 #   rpc [ARGUMENT..]  requests through the server beside a bare gRPC echo: rpc_latency, rpc_throughput
 #   overload [ARG..]  an open loop at 2, 4 and 10 times the server's capacity: overload
 #   memory [WORD]     the row kernels beside PyTorch, 1 and 2 threads: evidence/records/cpu_memory_bound
@@ -16,10 +17,22 @@ need_torch() {
   fi
 }
 
-bench_ffn() {
-  build release fuseblock_bench_ffn
+# PyTorch and, where they can be had, the other peers: those of FUSEBLOCK_FFN_PEERS (a folder of Python
+# packages) or of the Python's own.
+bench_ffn() {  # [WORD]
+  local part parts=()
+  need_torch
+  build release fuseblock_ffn
+  for part in {576/1536,2048/8192,4096/14336}/{fp32,bf16}/{1,2}; do
+    [[ $part == *"${1:-}"* ]] && parts+=("$part")
+  done
   title "ffn"
-  build/release/tests/bench/fuseblock_bench_ffn "$@"
+  for part in "${parts[@]}"; do
+    # Huge pages for the peers' weights, too.
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONPATH=${FUSEBLOCK_FFN_PEERS:-} \
+      "$FUSEBLOCK_TORCH_PYTHON" tools/bench/bench_ffn_cpu.py --part "$part" \
+      --library build/release/lib/libfuseblock_ffn.so
+  done
 }
 
 bench_rpc() {  # ARGUMENT...: of bench_rpc.py
@@ -63,7 +76,7 @@ main() {
   need_debian build
   case ${1:-} in
     ffn | rpc | overload | memory | numerics | faults) "bench_$1" "${@:2}" ;;
-    '') bench_ffn "$@" && bench_rpc "$@" ;;
+    '') bench_ffn && bench_rpc ;;
     *) usage_error "no benchmark '$1'; ./dev help bench lists them" ;;
   esac
 }

@@ -1,7 +1,9 @@
 // A row's bits: the same alone and in any batch, at any position, with any number of threads, from
-// any address and stride, run to run, and on every instruction set with a fused multiply-add.
+// any address and stride, run to run, and on every instruction set with a fused multiply-add, but
+// for AMX, whose order is its own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "server/engine/cpu_team.h"
@@ -106,8 +108,9 @@ TEST_P(LinearInvarianceTest, NothingIsLeftOfAnEarlierCall) {
   }
 }
 
-// The chain is the same on every instruction set with a fused multiply-add, so a mixed fleet of
-// machines gives the same bits. (Normal values: VDPBF16PS takes subnormal ones for zero.)
+// The chain is the same on every instruction set with a fused multiply-add but AMX, so a mixed
+// fleet of such machines gives the same bits. (Normal values: VDPBF16PS takes subnormal ones for
+// zero.)
 TEST_P(LinearInvarianceTest, InstructionSetsAgree) {
   const HostTensor w = NormalTensor(GetParam(), {130, 577}, 1);
   const HostTensor b = NormalTensor(GetParam(), {130}, 2);
@@ -122,6 +125,51 @@ TEST_P(LinearInvarianceTest, InstructionSetsAgree) {
       EXPECT_TRUE(SameRows(y, 0, *first, 0, 50)) << variant.label;
     } else {
       first = y;
+    }
+  }
+}
+
+// One output in the order that linear_amx_bf16.cc states.
+float SumByTiles(const HostTensor& x, int64_t m, const HostTensor& w, int64_t n) {
+  constexpr int64_t kSteps = 32, kOrderSegment = 1024;
+  float total = 0;
+  for (int64_t segment = 0; segment < x.cols(); segment += kOrderSegment) {
+    const int64_t end = std::min(x.cols(), segment + kOrderSegment);
+    float sum = 0;
+    for (int64_t begin = segment; begin < end; begin += kSteps) {
+      float chains[2] = {0, 0};
+      for (int64_t k = begin; k < std::min(end, begin + kSteps); ++k) {
+        float& chain = chains[k % 2];
+        chain = std::fma(static_cast<float>(x.at(m, k)), static_cast<float>(w.at(n, k)), chain);
+      }
+      sum += chains[0] + chains[1];
+    }
+    total += sum;
+  }
+  return total;
+}
+
+// Over whole and cut blocks and segments of K, with rows on both sides of a tile and of a chunk,
+// and panels on both sides of a task.
+TEST(LinearTiles, EveryRowIsSummedInTheStatedOrder) {
+  CpuTeam team(2);
+  for (const int64_t k : {1, 33, 256, 1055, 2304}) {
+    const HostTensor w = NormalTensor(DType::kBF16, {2 * 16 * 2 * 64 + 70, k}, 1);
+    const HostTensor x = NormalTensor(DType::kBF16, {273, k}, 2);
+    const LinearWeight weight = Prepared(w);
+    for (const Variant& variant : LinearVariantsFor(weight)) {
+      if (variant.implementation != "amx_bf16") continue;
+      for (const int64_t rows : {1, 16, 17, 273}) {
+        HostTensor y(DType::kF32, {rows, w.rows()});
+        RunVariant(variant, ConstTensorView(x.row(0), DType::kBF16, {rows, k}), weight, y.view(),
+                   rows == 17 ? ParallelFor() : team.parallel_for());
+        for (const int64_t m : {int64_t{0}, rows / 2, rows - 1}) {
+          for (int64_t n = 0; n < w.rows(); n += n < 64 ? 1 : 61) {
+            ASSERT_EQ(static_cast<float>(y.at(m, n)), SumByTiles(x, m, w, n))
+                << "K " << k << ", rows " << rows << ": " << m << ", " << n;
+          }
+        }
+      }
     }
   }
 }
