@@ -72,6 +72,11 @@ __device__ inline uint64_t EvictFirst() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+__device__ inline uint64_t EvictNormal() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 __device__ inline void BulkCopy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -95,6 +100,16 @@ __device__ inline void BulkStore(void* to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
+// The same into every block of the cluster whose bit is set in `blocks`, at the same place, where
+// it completes on the barrier at that place.
+__device__ inline void BulkCopyToCluster(uint32_t to, const void* from, uint32_t bytes,
+                                         uint32_t barrier, uint16_t blocks, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1], %2, [%3], %4, %5;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(blocks), "l"(policy)
+      : "memory");
+}
 // Between ordinary accesses and those of the copy engine and the tensor cores.
 __device__ inline void FenceAsyncProxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
@@ -110,6 +125,16 @@ __device__ inline uint32_t ClusterAddress(uint32_t address, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
+__device__ inline uint32_t ClusterRank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// Arrives at a barrier in another block, by its ClusterAddress. It orders nothing that this block
+// wrote (a release to the cluster is a fence that takes hundreds of cycles).
+__device__ inline void BarrierArriveAt(uint32_t mapped) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
+}
 __device__ inline void ClusterStore(uint32_t address, float2 v) {
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y)
                : "memory");
@@ -119,6 +144,23 @@ __device__ inline float2 SharedLoad(uint32_t address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
   return v;
 }
+
+__device__ inline void PrefetchL2(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
+// ---- registers: a warpgroup's share of them, in a kernel whose launch bounds say how many it has.
+
+#if FUSEBLOCK_SM90A
+template <int kCount>
+__device__ void GiveUpRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+#endif
 
 // An 8 x 8 matrix of 16-bit elements, two of a row in each lane, transposed.
 __device__ inline uint32_t Transpose8x8(uint32_t two) {

@@ -51,6 +51,8 @@ struct Product;
 #define FUSEBLOCK_D16(i) FUSEBLOCK_D8(i), FUSEBLOCK_D8(i + 8)
 #define FUSEBLOCK_D32(i) FUSEBLOCK_D16(i), FUSEBLOCK_D16(i + 16)
 #define FUSEBLOCK_D64(i) FUSEBLOCK_D32(i), FUSEBLOCK_D32(i + 32)
+#define FUSEBLOCK_D112(i) FUSEBLOCK_D64(i), FUSEBLOCK_D32(i + 64), FUSEBLOCK_D16(i + 96)
+#define FUSEBLOCK_D128(i) FUSEBLOCK_D64(i), FUSEBLOCK_D64(i + 64)
 #define FUSEBLOCK_R4 "%0, %1, %2, %3"
 #define FUSEBLOCK_R8 FUSEBLOCK_R4 ", %4, %5, %6, %7"
 #define FUSEBLOCK_R16 FUSEBLOCK_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -59,6 +61,12 @@ struct Product;
 #define FUSEBLOCK_R64 FUSEBLOCK_R32 \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FUSEBLOCK_R112 FUSEBLOCK_R64 \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define FUSEBLOCK_R128 FUSEBLOCK_R112 \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 // clang-format on
 
 // The three operands after the R registers are numbers A, B and KEEP.
@@ -79,18 +87,24 @@ struct Product;
   FUSEBLOCK_PRODUCT(T, TYPE, 16, 8, "8", "9", "10")    \
   FUSEBLOCK_PRODUCT(T, TYPE, 32, 16, "16", "17", "18") \
   FUSEBLOCK_PRODUCT(T, TYPE, 64, 32, "32", "33", "34") \
-  FUSEBLOCK_PRODUCT(T, TYPE, 128, 64, "64", "65", "66")
+  FUSEBLOCK_PRODUCT(T, TYPE, 128, 64, "64", "65", "66")     \
+  FUSEBLOCK_PRODUCT(T, TYPE, 224, 112, "112", "113", "114") \
+  FUSEBLOCK_PRODUCT(T, TYPE, 256, 128, "128", "129", "130")
 
 FUSEBLOCK_PRODUCTS(__half, "f16")
 FUSEBLOCK_PRODUCTS(__nv_bfloat16, "bf16")
 
 #undef FUSEBLOCK_PRODUCTS
 #undef FUSEBLOCK_PRODUCT
+#undef FUSEBLOCK_R128
+#undef FUSEBLOCK_R112
 #undef FUSEBLOCK_R64
 #undef FUSEBLOCK_R32
 #undef FUSEBLOCK_R16
 #undef FUSEBLOCK_R8
 #undef FUSEBLOCK_R4
+#undef FUSEBLOCK_D128
+#undef FUSEBLOCK_D112
 #undef FUSEBLOCK_D64
 #undef FUSEBLOCK_D32
 #undef FUSEBLOCK_D16

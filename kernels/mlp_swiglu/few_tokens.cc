@@ -1,7 +1,7 @@
 // The host side of the feed-forward of few tokens: what is taken, packing, the run.
 #include "kernels/mlp_swiglu/few_tokens.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
@@ -20,8 +20,10 @@ int64_t Rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 // Bytes of a call's activations in tiles.
 int64_t TileBytes(int64_t rows, int64_t columns) {
-  const int64_t width = FewTokensWidth(std::min<int64_t>(rows, kFewTokensMax));
-  return Rounded(width * columns * 2);
+  const int64_t padded = rows <= kFewTokensMax
+                             ? FewTokensWidth(rows)
+                             : (rows + kTokenBlock - 1) / kTokenBlock * kTokenBlock;
+  return Rounded(padded * columns * 2);
 }
 
 }  // namespace
@@ -95,9 +97,6 @@ std::string FewTokensUnavailable(std::string* detail) {
 }
 
 std::string WhyNotFewTokens(const FewTokensArgs& args) {
-  if (args.x.rows > kFewTokensMax && !args.weights->takes_many) {
-    return absl::StrCat("takes up to ", kFewTokensMax, " rows, not ", args.x.rows);
-  }
   bool aligned =
       Aligned16(CudaRows(args.x, args.dtype)) && Aligned16(CudaRows(args.y, args.y_dtype));
   if (args.path.has_value() && args.path->residual.rank != 0) {
@@ -110,39 +109,35 @@ std::string WhyNotFewTokens(const FewTokensArgs& args) {
 
 size_t FewTokensWorkspaceBytes(const FewTokens& weights, int64_t rows) {
   if (rows == 0) return 0;
-  return static_cast<size_t>(TileBytes(rows, weights.plan().hidden) +
-                             TileBytes(rows, weights.plan().intermediate));
+  const FewTokensPlan& plan = weights.plan();
+  return static_cast<size_t>(TileBytes(rows, plan.hidden) + TileBytes(rows, plan.intermediate) +
+                             (rows > kFewTokensMax ? ManyTokensMeetingBytes(plan) : 0));
 }
 
 absl::Status RunFewTokens(const ExecutionContext& context, const FewTokensArgs& args) {
   auto* run = CudaLauncher<FuseblockFewTokensRun>(kLauncher);
   const FewTokensPlan& plan = args.weights->plan();
-  const FuseblockCudaRows x = CudaRows(args.x, args.dtype);
-  const FuseblockCudaRows y = CudaRows(args.y, args.y_dtype);
   FuseblockFewTokens call{};
   call.plan = &plan;
   call.packed = args.weights->packed();
-  call.n = args.workspace.data();
-  call.product = args.workspace.data() + TileBytes(args.x.rows, plan.hidden);
-  FuseblockCudaRows residual{};
+  call.x = CudaRows(args.x, args.dtype);
+  call.y = CudaRows(args.y, args.y_dtype);
+  std::byte* next = args.workspace.data();
+  const auto take = [&](int64_t bytes) { return std::exchange(next, next + bytes); };
+  call.n = take(TileBytes(args.x.rows, plan.hidden));
+  call.product = take(TileBytes(args.x.rows, plan.intermediate));
+  call.meetings = next;
   if (args.path.has_value()) {
     call.on_path = 1;
     if (args.path->residual.rank != 0) {
       FUSEBLOCK_ASSIGN_OR_RETURN(const ConstRows rows, AsRows("residual", args.path->residual));
-      residual = CudaRows(rows, args.dtype);
+      call.residual = CudaRows(rows, args.dtype);
     }
     if (args.path->norm.rank != 0) call.norm = args.path->norm.data;
     call.eps = args.path->eps;
     call.norm_offset = args.path->norm_offset;
   }
-  for (int64_t first = 0; first < args.x.rows; first += kFewTokensMax) {
-    const int64_t count = std::min<int64_t>(kFewTokensMax, args.x.rows - first);
-    call.x = RowsFrom(x, first, count);
-    call.y = RowsFrom(y, first, count);
-    if (residual.data != nullptr) call.residual = RowsFrom(residual, first, count);
-    FUSEBLOCK_RETURN_IF_ERROR(CudaStatus(kLauncher, run(&call, context.stream)));
-  }
-  return absl::OkStatus();
+  return CudaStatus(kLauncher, run(&call, context.stream));
 }
 
 }  // namespace fuseblock

@@ -1,10 +1,10 @@
-// The feed-forward of few tokens on Hopper: weights packed for it once, and its run. mlp_swiglu and
-// ffn_path list it as "wgmma"; few_tokens_cuda.cu holds the kernels.
+// The feed-forward on Hopper: weights packed for it once, and its run, by kernels for few tokens
+// (up to 128) and for many, which give a row the same bits. mlp_swiglu and ffn_path list it as
+// "wgmma"; few_tokens_cuda.cu and many_tokens_cuda.cu hold the kernels.
 //
-// The packed copy lies beside the plain weights, which the products of many tokens read. It gives
-// a row the same bits as those products: proven on the weights themselves when they are prepared.
-// Where that proof fails (no cuBLASLt, or one that sums in another order), calls of any size run
-// here, 128 rows at a time.
+// The packed copy lies beside the plain weights, from which the composed products take rows that
+// lie badly. It gives a row the same bits as those products, as far as cuBLASLt sums in the same
+// order: proven on the weights themselves when they are prepared.
 #pragma once
 
 #include <optional>
@@ -36,8 +36,8 @@ class FewTokens {
   size_t bytes() const { return packed_.size(); }
   const std::byte* packed() const { return packed_.data(); }
 
-  // Whether calls of more than kFewTokensMax rows run here, too.
-  bool takes_many = false;
+  // Whether the composed products give a row the same bits, as far as it was proven.
+  bool as_products = false;
 
  private:
   FewTokensPlan plan_;

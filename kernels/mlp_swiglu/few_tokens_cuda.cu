@@ -69,16 +69,19 @@ int PackFewTokens(const FewTokensPlan* plan, const void* gate, const void* up, c
 }
 
 int RunFewTokens(const FuseblockFewTokens* args, void* stream_pointer) {
-  const int width = FewTokensWidth(args->x.rows);
+  const bool many = args->x.rows > kFewTokensMax;
+  const int width = many ? kTokenBlock : FewTokensWidth(args->x.rows);
   if (args->x.cols != args->plan->hidden || !Aligned16(args->x) || !Aligned16(args->y) ||
       !Aligned16(args->residual) || !Aligned16(args->norm, 1, 0, 1)) {
     return cudaErrorInvalidValue;
   }
   const auto stream = static_cast<cudaStream_t>(stream_pointer);
   cudaError_t error = LaunchFewTokensNorm(*args, width, stream);
-  if (error == cudaSuccess) error = LaunchFewTokensGateUp(*args, width, stream);
-  if (error == cudaSuccess) error = LaunchFewTokensDown(*args, width, stream);
-  return error;
+  if (error != cudaSuccess) return error;
+  error =
+      many ? LaunchManyTokensGateUp(*args, stream) : LaunchFewTokensGateUp(*args, width, stream);
+  if (error != cudaSuccess) return error;
+  return many ? LaunchManyTokensDown(*args, stream) : LaunchFewTokensDown(*args, width, stream);
 }
 
 }  // namespace fuseblock

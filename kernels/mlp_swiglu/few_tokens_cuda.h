@@ -15,8 +15,10 @@ typedef struct FuseblockFewTokens {
   FuseblockCudaRows residual;  // data null: none
   const void* norm;            // [hidden] of x's dtype, null: none
   float eps, norm_offset;
-  void* n;        // [hidden * width * 2] bytes: the products' input, in tiles
-  void* product;  // [intermediate * width * 2] bytes: the gated product, in tiles
+  // In tiles, of FewTokensWidth tokens or, when there are more, in blocks of kTokenBlock:
+  void* n;         // the products' input
+  void* product;   // the gated product
+  void* meetings;  // [ManyTokensMeetingBytes], 16-byte aligned; for more than kFewTokensMax tokens
 } FuseblockFewTokens;
 
 extern "C" {
@@ -24,6 +26,6 @@ extern "C" {
 // 16-byte boundaries. packed: plan->bytes(). Returns a cudaError_t.
 typedef int FuseblockFewTokensPack(const fuseblock::FewTokensPlan* plan, const void* gate,
                                    const void* up, const void* down, void* packed, void* stream);
-// Any x.rows from 1 to kFewTokensMax. Returns a cudaError_t.
+// Any x.rows from 1 on. Returns a cudaError_t.
 typedef int FuseblockFewTokensRun(const FuseblockFewTokens* args, void* stream);
 }

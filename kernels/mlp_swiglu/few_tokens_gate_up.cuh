@@ -41,22 +41,6 @@ struct GateUpPieces {
   }
 };
 
-// v[e] of lane l of a quad becomes lane e's v[l].
-__device__ inline void TransposeQuad(uint32_t (&v)[4]) {
-  const bool odd = threadIdx.x % 2 != 0;
-  const bool upper = threadIdx.x / 2 % 2 != 0;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v[i] : v[i + 1], 1);
-    (odd ? v[i] : v[i + 1]) = got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? v[i] : v[i + 2], 2);
-    (upper ? v[i] : v[i + 2]) = got;
-  }
-}
-
 // A warp's 8 columns, the chunk `chunk` of the product, of all tokens.
 template <typename T, int kWidth>
 __device__ void StoreGated(const float (&sum)[kWidth / 2], std::byte* product, int64_t chunk,

@@ -15,13 +15,15 @@ struct TiledRmsPolicy : RmsPolicy<T, T, false> {
   using Base = RmsPolicy<T, T, false>;
   std::byte* tiles;
   int width;
+  int64_t block_bytes;  // of `width` tokens
 
   template <bool kVector, bool kKept, int N, typename Left>
   __device__ void Write(float scale, const typename Base::template Columns<N>& w,
                         const float (&h)[N], int64_t row, int64_t col, Left left) const {
     static_assert(N == kChunk);
     // The base writes to its y + col.
-    std::byte* to = tiles + FewTokensPlan::ActivationOffset(width, row, col / kChunk);
+    std::byte* to = tiles + row / width * block_bytes +
+                    FewTokensPlan::ActivationOffset(width, row % width, col / kChunk);
     Base place = *this;
     place.y = reinterpret_cast<T*>(to) - col;
     place.template Write<kVector, kKept>(scale, w, h, 0, col, left);
@@ -34,9 +36,10 @@ __global__ void __launch_bounds__(kTileRowsBlock)
                    std::byte* tiles) {
   AwaitPredecessors();
   const int64_t row = blockIdx.x;
+  tiles += row / width * width * chunks * 16;
   const auto* from = reinterpret_cast<const uint4*>(x + row * stride_bytes);
   for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += kTileRowsBlock) {
-    std::byte* to = tiles + FewTokensPlan::ActivationOffset(width, row, chunk);
+    std::byte* to = tiles + FewTokensPlan::ActivationOffset(width, row % width, chunk);
     *reinterpret_cast<uint4*>(to) = from[chunk];
   }
 }
@@ -53,7 +56,8 @@ cudaError_t LaunchNorm(const FuseblockFewTokens& args, int width, cudaStream_t s
   const TiledRmsPolicy<T> policy{{nullptr, 0, static_cast<const T*>(args.norm),
                                   1.0f / static_cast<float>(x.cols), args.eps, args.norm_offset},
                                  tiles,
-                                 width};
+                                 width,
+                                 x.cols * width * static_cast<int64_t>(sizeof(T))};
   const RowsShape shape{x.rows, x.cols};
   if (args.residual.data == nullptr) {
     const PlainSource<T> source{static_cast<const T*>(x.data), x.stride};

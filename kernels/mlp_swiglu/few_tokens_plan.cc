@@ -7,7 +7,6 @@ namespace fuseblock {
 namespace {
 
 constexpr int kGroupsMax = 16;  // of a part: two products of 64 rows for each of two warpgroups
-constexpr int kSegmentsMax = 2;
 // What all blocks together keep in flight: 64 KiB each of 128. Fewer blocks have more each.
 constexpr int64_t kBytesInFlight = 8 << 20;
 
@@ -40,6 +39,7 @@ FewTokensPlan PlanFewTokens(int64_t hidden, int64_t intermediate, int multiproce
   FewTokensPlan plan;
   plan.hidden = hidden;
   plan.intermediate = intermediate;
+  plan.multiprocessors = multiprocessors;
 
   // As even a share of the groups for every multiprocessor as whole groups give, one for each
   // warpgroup at least.

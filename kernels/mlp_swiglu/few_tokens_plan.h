@@ -23,17 +23,20 @@ namespace fuseblock {
 inline constexpr int kFewTokensMax = 128;
 // What a call's tokens are padded to: the columns of its products.
 inline constexpr int kFewTokensWidths[] = {8, 16, 32, 64, 128};
-inline constexpr int kTileK = 64;                       // elements of K in a tile: 128 bytes
-inline constexpr int kTileRowBytes = 2 * kTileK;        // of a row in a tile
-inline constexpr int kGroupColumns = 8;                 // columns of the gated product in a group
+inline constexpr int kTokenBlock = kFewTokensMax;  // more tokens are cut into blocks of that many
+inline constexpr int kTileK = 64;                  // elements of K in a tile: 128 bytes
+inline constexpr int kTileRowBytes = 2 * kTileK;   // of a row in a tile
+inline constexpr int kGroupColumns = 8;            // columns of the gated product in a group
 inline constexpr int kGroupBytes = 16 * kTileRowBytes;  // of a tile's group
 inline constexpr int kPanelRows = 64;                   // rows of down in a panel
 inline constexpr int kPanelTileBytes = kPanelRows * kTileRowBytes;
 inline constexpr int kPanelDepth = 2;            // tiles of a piece of down
+inline constexpr int kSegmentsMax = 2;           // of K in down
 inline constexpr int kPieceBytesMax = 16 << 10;  // a slot of the ring in shared memory
 
 struct FewTokensPlan {
   int64_t hidden = 0, intermediate = 0;
+  int32_t multiprocessors = 0;
   int32_t groups = 0;  // of a part
   int32_t depth = 0;   // tiles of a piece of gate and up
   int32_t parts_per_block = 0;
@@ -114,6 +117,61 @@ constexpr FewTokensRing DownRing(int width) {
   if (width == 64) return {7, 12, 1, exchange_bytes};
   return {11, 4, 64 / width, exchange_bytes};
 }
+// ---- more than kFewTokensMax tokens: tiles of kTokenBlock tokens by each block of a cluster of
+// two
+
+inline constexpr int kClusterBlocks = 2;
+inline constexpr int kClusterTokens = kClusterBlocks * kTokenBlock;
+
+// How many of `tiles` for each cluster's tokens the clusters have one after the other.
+constexpr int64_t ManyTokensRounds(const FewTokensPlan& plan, int64_t tokens, int64_t tiles) {
+  const int64_t all = (tokens + kClusterTokens - 1) / kClusterTokens * tiles;
+  const int64_t clusters = plan.multiprocessors / kClusterBlocks;
+  return (all + clusters - 1) / clusters;
+}
+
+// The groups of gate and up in a tile, of two numbers the one with which all clusters are done
+// sooner; of equals the larger, which reads fewer bytes for a product.
+inline constexpr int kManyGroups[] = {14, 16};
+constexpr int ManyTokensGroups(const FewTokensPlan& plan, int64_t tokens) {
+  const auto time = [&](int groups) {
+    const int64_t columns = (plan.intermediate / kGroupColumns + groups - 1) / groups;
+    return ManyTokensRounds(plan, tokens, columns) * groups;
+  };
+  return time(kManyGroups[0]) < time(kManyGroups[1]) ? kManyGroups[0] : kManyGroups[1];
+}
+
+// The panels of down in a tile, 4 or 2, and whether two clusters share K's segments: as the
+// clusters are done soonest.
+struct ManyTokensDownCut {
+  int panels, parts;
+};
+constexpr ManyTokensDownCut CutManyTokensDown(const FewTokensPlan& plan, int64_t tokens) {
+  ManyTokensDownCut best{};
+  int64_t least = 0;
+  for (const int panels : {4, 2}) {
+    for (int parts = 1; parts <= plan.segments; ++parts) {
+      const int64_t columns = (plan.hidden / kPanelRows + panels - 1) / panels;
+      const int64_t rounds = ManyTokensRounds(plan, tokens, columns * parts);
+      if (parts > 1 && rounds > 1) continue;  // there is room for the sums of one
+      const int64_t time = rounds * panels * (kSegmentsMax / parts);
+      if (best.panels == 0 || time < least) {
+        least = time;
+        best = {panels, parts};
+      }
+    }
+  }
+  return best;
+}
+
+// Where down has segments, their sums meet in memory: counts of warps that were there come first,
+// then the sums of every block of the GPU.
+inline constexpr int kManyMeetings = 1 << 11;
+constexpr int64_t ManyTokensMeetingBytes(const FewTokensPlan& plan) {
+  constexpr int64_t kSumsBytes = int64_t{kTokenBlock} * 4 * kPanelRows * 4;
+  return plan.segments == 1 ? 0 : kManyMeetings * 4 + plan.multiprocessors * kSumsBytes;
+}
+
 inline constexpr int kSharedBytesMax = 227 << 10;  // of a block on Hopper
 
 // The width for that many tokens, 1 to kFewTokensMax.

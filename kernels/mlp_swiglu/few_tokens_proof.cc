@@ -1,5 +1,7 @@
-// Packs a feed-forward's weights for few tokens and proves on them that a row gets the same bits
-// there and from the composed products: with probe rows, FP32 outputs, every width of the tokens.
+// Packs a feed-forward's weights for Hopper and proves on them that a row gets the same bits at
+// every width of few tokens, among many and from the composed products: with probe rows, FP32
+// outputs.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -15,7 +17,7 @@
 namespace fuseblock {
 namespace {
 
-constexpr int64_t kProbeRows = kFewTokensMax;
+constexpr int64_t kProbeRows = 2 * kFewTokensMax + 44;  // many, of which a block is not full
 // What the values of another order of summation may be off by, as a norm: far above what FP32 and
 // one rounding of the product leave, far below what a wrong kernel gives.
 constexpr double kOtherOrder = 0x1p-6;
@@ -32,7 +34,8 @@ class Proof {
     if (stream_ != nullptr) CudaRuntime()->stream_destroy(device_.index, stream_);
   }
 
-  absl::Status Prepare() {
+  // With room for the composed products and for `packed`.
+  absl::Status Prepare(const FewTokens& packed) {
     const FuseblockCudaRuntime& cuda = *CudaRuntime();
     FUSEBLOCK_RETURN_IF_ERROR(
         CudaStatus("creating a stream", cuda.stream_create(device_.index, &stream_)));
@@ -52,10 +55,11 @@ class Proof {
     FUSEBLOCK_ASSIGN_OR_RETURN(
         y_, Buffer::Allocate(MemoryKind::kDevice, static_cast<size_t>(kProbeRows * hidden) * 4,
                              device_));
-    FUSEBLOCK_ASSIGN_OR_RETURN(
-        workspace_,
-        Buffer::Allocate(MemoryKind::kDevice,
-                         MlpSwiGluWorkspaceBytes(weights_, kProbeRows, Rounding::kFused), device_));
+    const size_t workspace_bytes =
+        std::max(MlpSwiGluWorkspaceBytes(weights_, kProbeRows, Rounding::kFused),
+                 FewTokensWorkspaceBytes(packed, kProbeRows));
+    FUSEBLOCK_ASSIGN_OR_RETURN(workspace_,
+                               Buffer::Allocate(MemoryKind::kDevice, workspace_bytes, device_));
     return absl::OkStatus();
   }
 
@@ -114,7 +118,7 @@ absl::Status PrepareFewTokens(MlpSwiGluWeights& weights) {
   if (!packed.ok()) return packed.status();
 
   Proof proof(weights);
-  FUSEBLOCK_RETURN_IF_ERROR(proof.Prepare());
+  FUSEBLOCK_RETURN_IF_ERROR(proof.Prepare(*packed));
   FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> composed, proof.Outputs(kProbeRows));
   weights.few = std::make_unique<FewTokens>(*std::move(packed));
   FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> whole, proof.Outputs(kProbeRows));
@@ -131,7 +135,7 @@ absl::Status PrepareFewTokens(MlpSwiGluWeights& weights) {
                               : "gave a row other bits in another batch";
     return absl::OkStatus();
   }
-  weights.few->takes_many = equality == Equality::kValues;
+  weights.few->as_products = equality == Equality::kBits;
   return absl::OkStatus();
 }
 

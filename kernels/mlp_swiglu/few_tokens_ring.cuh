@@ -202,6 +202,22 @@ struct RingReader {
 
 #endif  // FUSEBLOCK_SM90A
 
+// v[e] of lane l of a quad becomes lane e's v[l].
+__device__ inline void TransposeQuad(uint32_t (&v)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool upper = threadIdx.x / 2 % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? v[i] : v[i + 1], 1);
+    (odd ? v[i] : v[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? v[i] : v[i + 2], 2);
+    (upper ? v[i] : v[i + 2]) = got;
+  }
+}
+
 // Two values of T as the 32 bits that they are stored in, and back.
 template <typename T>
 __device__ uint32_t Packed(float a, float b) {

@@ -16,6 +16,10 @@ cudaError_t LaunchFewTokensGateUp(const FuseblockFewTokens& args, int width, cud
 // y = (x (+ residual) +) product * down^T.
 cudaError_t LaunchFewTokensDown(const FuseblockFewTokens& args, int width, cudaStream_t stream);
 
+// The second and the third for more than kFewTokensMax tokens, after a norm of width kTokenBlock.
+cudaError_t LaunchManyTokensGateUp(const FuseblockFewTokens& args, cudaStream_t stream);
+cudaError_t LaunchManyTokensDown(const FuseblockFewTokens& args, cudaStream_t stream);
+
 // Calls f(T{}, width as an integral constant); cudaErrorInvalidValue for another dtype or width.
 template <typename F>
 cudaError_t VisitFewTokens(int dtype, int width, F&& f) {

@@ -1,160 +1,20 @@
 // The feed-forward of few tokens on Hopper: every stage within its bound of FP64, the same bits for
 // a row at any number of tokens, in any position, on both sides of the change to the composed
 // products, replay after replay and beside another stream.
-#include "kernels/mlp_swiglu/few_tokens.h"
-
-#include <cuda_runtime.h>
-
-#include <cmath>
-#include <cstring>
-
-#include "absl/strings/str_cat.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
-#include "kernels/base/half.h"
-#include "kernels/mlp_swiglu/mlp_swiglu.h"
-#include "tests/gpu/device_rows.h"
+#include "tests/gpu/few_tokens_support.h"
 
 namespace fuseblock::testing {
 namespace {
 
 constexpr double kFp32Unit = 0x1p-24;
-constexpr float kEps = 1e-5f;
 
-struct Size {
-  int64_t hidden, intermediate;
-};
 // Smallest first: what is wrong shows soonest there.
 constexpr Size kSizes[] = {{64, 128},     {576, 1536},   {2048, 8192},  {2560, 6912},
                            {3584, 18944}, {4096, 14336}, {5120, 13824}, {8192, 28672}};
 
-// Uniform of that standard deviation, quickly: weights are large.
-Tensor Uniform(DType dtype, int64_t rows, int64_t columns, double deviation, uint32_t seed) {
-  Tensor tensor(dtype, rows, columns);
-  const float scale = static_cast<float>(deviation * std::sqrt(3.0)) * 0x1p-31f;
-  VisitFloat(dtype, [&](auto type) {
-    uint32_t bits = seed * 2654435761u + 1;
-    std::byte* at = tensor.Data(tensor.memory());
-    for (int64_t i = 0; i < rows * columns; ++i, at += sizeof(type)) {
-      bits ^= bits << 13;
-      bits ^= bits >> 17;
-      bits ^= bits << 5;
-      const auto value =
-          FromFloat<decltype(type)>(static_cast<float>(static_cast<int32_t>(bits)) * scale);
-      std::memcpy(at, &value, sizeof(type));
-    }
-  });
-  return tensor;
-}
-
-// A feed-forward path's weights on the host and, with the segments of its plan, on the GPU.
-struct Ffn {
-  Ffn(DType dtype, const Size& size)
-      : norm(Uniform(dtype, 1, size.hidden, 0.2, 1)),
-        gate(Uniform(dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 2)),
-        up(Uniform(dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 3)),
-        down(Uniform(dtype, size.hidden, size.intermediate, 1 / std::sqrt(size.intermediate), 4)),
-        device_norm(WithOnes(norm).Copy()),
-        plan(FewTokens::PlanFor(kGpu, size.hidden, size.intermediate)) {
-    weights.gate = Prepared(gate, 1);
-    weights.up = Prepared(up, 1);
-    weights.down = Prepared(down, plan.segments);
-  }
-
-  static Tensor& WithOnes(Tensor& norm) {
-    for (int64_t i = 0; i < norm.columns(); ++i) norm.Set(0, i, 1 + norm.At(0, i));
-    return norm;
-  }
-  static LinearWeight Prepared(const Tensor& weight, int segments) {
-    absl::StatusOr<LinearWeight> prepared = LinearWeight::Prepare(
-        kGpu, HostView(weight), std::nullopt, WeightLayout::kOutIn, {}, segments);
-    EXPECT_TRUE(prepared.ok()) << prepared.status();
-    return prepared.ok() ? *std::move(prepared) : LinearWeight();
-  }
-  DType dtype() const { return gate.dtype(); }
-  int64_t hidden() const { return gate.columns(); }
-  int64_t intermediate() const { return gate.rows(); }
-
-  Tensor norm, gate, up, down;
-  DeviceRows device_norm;
-  FewTokensPlan plan;
-  MlpSwiGluWeights weights;
-};
-
-// Calls on a stream of their own with a workspace of their own, as a lane has them.
-class Lane {
- public:
-  Lane(const Ffn& ffn, const FewTokens& few)
-      : ffn_(ffn), few_(few), workspace_(GpuBuffer(FewTokensWorkspaceBytes(few, kFewTokensMax))) {}
-
-  // Rows [first, first + count) of x. residual: null: none; on_path: with the norm and x.
-  void Enqueue(const DeviceRows& x, const DeviceRows* residual, bool on_path, int64_t first,
-               int64_t count, const TensorView& y) {
-    FewTokensArgs args;
-    args.weights = &few_;
-    args.dtype = ffn_.dtype();
-    args.x = *AsRows("x", ConstTensorView(x.view(first, count)));
-    args.y = *AsRows("y", y);
-    args.y_dtype = y.dtype;
-    args.workspace = absl::MakeSpan(workspace_.data(), workspace_.size());
-    if (on_path) {
-      args.path.emplace();
-      if (residual != nullptr) args.path->residual = residual->view(first, count);
-      args.path->norm = ffn_.device_norm.vector();
-      args.path->eps = kEps;
-    }
-    ASSERT_EQ(WhyNotFewTokens(args), "");
-    const absl::Status status = RunFewTokens(stream_.context(), args);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  void Wait() const { stream_.Wait(); }
-  const GpuStream& stream() const { return stream_; }
-
-  // What the last call of `count` rows left in its workspace: n and the product as tensors.
-  std::pair<Tensor, Tensor> Inner(int64_t count) const {
-    const int width = FewTokensWidth(count);
-    const int64_t n_bytes = int64_t{width} * ffn_.hidden() * 2;
-    return {Untiled(0, width, count, ffn_.hidden()),
-            Untiled(n_bytes, width, count, ffn_.intermediate())};
-  }
-
- private:
-  Tensor Untiled(int64_t offset, int width, int64_t count, int64_t columns) const {
-    std::vector<std::byte> tiles(static_cast<size_t>(int64_t{width} * columns * 2));
-    EXPECT_EQ(Gpu().copy_async(0, tiles.data(), workspace_.data() + offset, tiles.size(), nullptr),
-              0);
-    EXPECT_EQ(Gpu().stream_synchronize(0, nullptr), 0);
-    Tensor out(ffn_.dtype(), count, columns);
-    for (int64_t row = 0; row < count; ++row) {
-      for (int64_t chunk = 0; chunk < columns / 8; ++chunk) {
-        std::memcpy(out.Data(out.memory()) + (row * columns + chunk * 8) * 2,
-                    tiles.data() + FewTokensPlan::ActivationOffset(width, row, chunk), 16);
-      }
-    }
-    return out;
-  }
-
-  const Ffn& ffn_;
-  const FewTokens& few_;
-  Buffer workspace_;
-  GpuStream stream_;
-};
-
-FewTokens Packed(const Ffn& ffn) {
-  absl::StatusOr<FewTokens> few =
-      FewTokens::Pack(ffn.plan, ffn.weights.gate, ffn.weights.up, ffn.weights.down);
-  EXPECT_TRUE(few.ok()) << few.status();
-  return few.ok() ? *std::move(few) : FewTokens();
-}
-
-class GpuFewTokens : public ::testing::TestWithParam<DType> {
- protected:
-  void SetUp() override {
-    const std::string reason =
-        FewTokens::WhyNot(kGpu, GetParam(), 4096, 14336, Rounding::kFused, false);
-    ASSERT_EQ(reason, "") << "these tests need a Hopper GPU and code for sm_90a";
-  }
-};
+class GpuFewTokens : public HopperFfn {};
 INSTANTIATE_TEST_SUITE_P(DTypes, GpuFewTokens, ::testing::Values(DType::kBF16, DType::kF16),
                          [](const auto& tested) { return std::string(Name(tested.param)); });
 
@@ -195,7 +55,7 @@ std::string CheckNorm(const Ffn& ffn, const Tensor& x, const Tensor& residual, c
     for (int64_t k = 0; k < x.columns(); ++k) {
       squares += std::pow(x.At(row, k) + residual.At(row, k), 2);
     }
-    const double scale = 1 / std::sqrt(squares / static_cast<double>(x.columns()) + kEps);
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(x.columns()) + kFfnEps);
     for (int64_t k = 0; k < x.columns(); ++k) {
       const double want = (x.At(row, k) + residual.At(row, k)) * scale * ffn.norm.At(0, k);
       misses.Check(row, k, n.At(row, k), want, std::fabs(want) * (u + 60 * kFp32Unit) + 0x1p-25);
@@ -278,22 +138,6 @@ TEST_P(GpuFewTokens, EveryStageIsWithinItsBound) {
   }
 }
 
-// The outputs of `count` rows from `first` on.
-Tensor Outputs(Lane& lane, const Ffn& ffn, const DeviceRows& x, const DeviceRows* residual,
-               bool on_path, DType y_dtype, int64_t first, int64_t count) {
-  DeviceRows y(y_dtype, count, ffn.hidden());
-  lane.Enqueue(x, residual, on_path, first, count, y.view());
-  lane.Wait();
-  return y.Read().Copy();
-}
-
-// Where rows [first, ..) of `all` and `part` differ first; empty: nowhere.
-std::string Difference(const Tensor& all, int64_t first, const Tensor& part) {
-  std::vector<int64_t> rows(static_cast<size_t>(part.rows()));
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = first + static_cast<int64_t>(i);
-  return FirstDifference(all.Gather(rows), part);
-}
-
 TEST_P(GpuFewTokens, ARowHasItsBitsAtAnyNumberOfTokensAndInAnyPosition) {
   for (const Size& size : {Size{576, 1536}, Size{2560, 6912}, Size{4096, 14336}}) {
     const Ffn ffn(GetParam(), size);
@@ -316,7 +160,7 @@ TEST_P(GpuFewTokens, ARowHasItsBitsAtAnyNumberOfTokensAndInAnyPosition) {
   }
 }
 
-// The composed products, which run more rows than kFewTokensMax, give those same bits.
+// The composed products, which take rows that lie badly, give those same bits.
 TEST_P(GpuFewTokens, TheComposedProductsGiveTheSameBits) {
   constexpr int64_t kRows = 1030;
   for (const Size& size : kSizes) {
@@ -362,7 +206,7 @@ TEST_P(GpuFewTokens, ThePathIsThatOfItsKernels) {
   DeviceRows y(GetParam(), kRows, size.hidden);
   const ExecutionContext context = lane.stream().context();
   const Buffer workspace = GpuBuffer(MlpSwiGluWorkspaceBytes(ffn.weights, kRows, Rounding::kFused));
-  const RmsNormParams params{kEps, 0, RmsNormForm::kOnce};
+  const RmsNormParams params{kFfnEps, 0, RmsNormForm::kOnce};
   absl::Status status = AddRmsNorm(context, x.view(), residual.view(), ffn.device_norm.vector(),
                                    params, Rounding::kFused, n.view(), h.view());
   if (status.ok()) {
@@ -381,7 +225,7 @@ TEST_P(GpuFewTokens, TheProofOnTheWeightsHolds) {
     const absl::Status status = PrepareFewTokens(ffn.weights);
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_NE(ffn.weights.few, nullptr) << ffn.weights.no_few;
-    EXPECT_FALSE(ffn.weights.few->takes_many) << size.hidden << "/" << size.intermediate;
+    EXPECT_TRUE(ffn.weights.few->as_products) << size.hidden << "/" << size.intermediate;
   }
 }
 

@@ -1,4 +1,4 @@
-// libfuseblock_gpu_ffn.so: a feed-forward path in BF16 behind a few C functions, so that a
+// libfuseblock_gpu_ffn.so: a feed-forward path in BF16 or FP16 behind a few C functions, so that a
 // benchmark in Python can run it on its own streams, inside its own CUDA graphs, beside its own
 // peers.
 #include <cstdio>
@@ -27,22 +27,22 @@ using fuseblock::TensorView;
 
 #define FUSEBLOCK_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Weights are host memory: norm [hidden], gate and up [intermediate, hidden], down [hidden,
-// intermediate]. Null after an error, which is printed.
-FUSEBLOCK_EXPORT const void* fuseblock_ffn_create(int64_t hidden, int64_t intermediate,
+// dtype: a fuseblock::DType. Weights are host memory: norm [hidden], gate and up [intermediate,
+// hidden], down [hidden, intermediate]. Null after an error, which is printed.
+FUSEBLOCK_EXPORT const void* fuseblock_ffn_create(int dtype, int64_t hidden, int64_t intermediate,
                                                   const void* norm, const void* gate,
                                                   const void* up, const void* down) {
   fuseblock::BlockSpec spec;
   spec.kind = fuseblock::BlockKind::kFfnPath;
-  spec.dtype = DType::kBF16;
+  spec.dtype = static_cast<DType>(dtype);
   spec.hidden = hidden;
   spec.intermediate = intermediate;
   spec.norm.eps = 1e-5f;
   fuseblock::BlockWeights weights;
-  weights.norm = ConstTensorView(norm, DType::kBF16, {hidden});
-  weights.gate = ConstTensorView(gate, DType::kBF16, {intermediate, hidden});
-  weights.up = ConstTensorView(up, DType::kBF16, {intermediate, hidden});
-  weights.down = ConstTensorView(down, DType::kBF16, {hidden, intermediate});
+  weights.norm = ConstTensorView(norm, spec.dtype, {hidden});
+  weights.gate = ConstTensorView(gate, spec.dtype, {intermediate, hidden});
+  weights.up = ConstTensorView(up, spec.dtype, {intermediate, hidden});
+  weights.down = ConstTensorView(down, spec.dtype, {hidden, intermediate});
   auto block = Block::Create(spec, weights, fuseblock::kGpu);
   if (fuseblock::Report(block.status()) != 0) return nullptr;
   return block->release();
@@ -61,10 +61,10 @@ FUSEBLOCK_EXPORT int fuseblock_ffn_run(const void* block, int64_t rows, const vo
                                        void* workspace, void* stream) {
   const Block& ffn = *static_cast<const Block*>(block);
   const int64_t hidden = ffn.spec().hidden;
-  const ConstTensorView inputs[] = {
-      ConstTensorView(x, DType::kBF16, {rows, hidden}, fuseblock::kGpu),
-      ConstTensorView(TensorView())};
-  const TensorView outputs[] = {TensorView(y, DType::kBF16, {rows, hidden}, fuseblock::kGpu)};
+  const DType dtype = ffn.spec().dtype;
+  const ConstTensorView inputs[] = {ConstTensorView(x, dtype, {rows, hidden}, fuseblock::kGpu),
+                                    ConstTensorView(TensorView())};
+  const TensorView outputs[] = {TensorView(y, dtype, {rows, hidden}, fuseblock::kGpu)};
   return fuseblock::Report(
       ffn.Run({fuseblock::kGpu, stream, {}}, inputs, outputs,
               absl::MakeSpan(static_cast<std::byte*>(workspace), ffn.WorkspaceBytes(rows))));

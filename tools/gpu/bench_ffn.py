@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """The feed-forward path on one GPU, beside PyTorch eager and torch.compile, in one process.
 
-y = x + down(silu(gate(n)) * up(n)), n = RMSNorm(x), BF16. Each contender runs the same layers, each
-with weights of its own, more of them than the L2 holds, as one CUDA graph; the contenders' replays
-take turns in a shuffled order. The floor is the larger of bytes over the read ceiling and FLOP over
-the matrix ceiling, both measured here. Writes evidence/records/gpu_ffn.json, whose cases are merged
-with those that the record already has from the same commit and GPU, and the raw samples beside it.
+y = x + down(silu(gate(n)) * up(n)), n = RMSNorm(x). Each contender runs the same layers, each with
+weights of its own, more of them than the L2 holds, as one CUDA graph; the contenders' replays take
+turns in a shuffled order. The floor is the larger of bytes over the read ceiling of that size's
+weights and FLOP over the matrix ceiling, all measured in the same run. FP16 runs beside eager
+alone: that it is as fast as BF16 is what it is measured for.
+
+Writes evidence/records/gpu_ffn.json, whose cases are merged with those that the record already has
+from the same commit and GPU, and the raw samples beside it. What does not fit into --seconds is
+left out; with --missing the next run measures only that.
 """
 
 import argparse
@@ -28,16 +32,19 @@ import timing  # noqa: E402
 
 SEED = 20240607
 L2_BYTES = 64 << 20
-ROUNDS = 7
-TURN_SECONDS = 0.12
-BF16 = torch.bfloat16
+ROUNDS = 5
+TURN_SECONDS = 0.4
+DTYPES = {"bf16": (torch.bfloat16, 2), "f16": (torch.float16, 1)}  # ours as its library numbers it
+COMPILED = "bf16"  # half a minute a case
 # In the order in which they are measured while time is left.
-SIZES = {
-    (4096, 14336): [1, 16, 64, 256, 1024, 4096, 4, 8, 32, 128],
-    (8192, 28672): [1, 16, 256, 1024],
-    (2048, 8192): [1, 16, 256],
-    (576, 1536): [1, 16, 256],
-}
+CASES = [
+    (4096, 14336, "bf16", [1, 16, 64, 256, 1024, 4096, 4, 8, 32, 128]),
+    (8192, 28672, "bf16", [1, 16, 64, 256, 1024, 4096, 4, 8, 32, 128]),
+    (2048, 8192, "bf16", [1, 16, 256]),
+    (576, 1536, "bf16", [1, 16, 256]),
+    (4096, 14336, "f16", [1, 16, 64, 128, 256, 1024, 4096]),
+    (8192, 28672, "f16", [1, 64, 256, 1024]),
+]
 
 
 class Library:
@@ -46,17 +53,30 @@ class Library:
     def __init__(self, path: str) -> None:
         self._c = ctypes.CDLL(path)
         self._c.fuseblock_ffn_create.restype = ctypes.c_void_p
-        self._c.fuseblock_ffn_create.argtypes = [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 4
+        self._c.fuseblock_ffn_create.argtypes = (
+            [ctypes.c_int] + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 4
+        )
         self._c.fuseblock_ffn_destroy.argtypes = [ctypes.c_void_p]
         self._c.fuseblock_ffn_workspace_bytes.restype = ctypes.c_size_t
         self._c.fuseblock_ffn_workspace_bytes.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         self._c.fuseblock_ffn_run.argtypes = [ctypes.c_void_p, ctypes.c_int64] + [
             ctypes.c_void_p
         ] * 4
+        self._c.fuseblock_read.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        ]
 
-    def create(self, hidden: int, intermediate: int, *weights: torch.Tensor) -> int:
+    def create(
+        self, dtype: int, hidden: int, intermediate: int, *weights: torch.Tensor
+    ) -> ctypes.c_void_p:
         on_host = [w.contiguous().cpu() for w in weights]
-        block = self._c.fuseblock_ffn_create(hidden, intermediate, *(w.data_ptr() for w in on_host))
+        block = self._c.fuseblock_ffn_create(
+            dtype, hidden, intermediate, *(w.data_ptr() for w in on_host)
+        )
         if not block:
             raise RuntimeError("fuseblock_ffn_create failed")
         return block
@@ -76,24 +96,36 @@ class Library:
         ):
             raise RuntimeError("fuseblock_ffn_run failed")
 
+    def read(self, data: torch.Tensor, in_flight: int, sink: torch.Tensor) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        size = data.numel() * data.element_size()
+        if self._c.fuseblock_read(data.data_ptr(), size, in_flight, sink.data_ptr(), stream):
+            raise RuntimeError("fuseblock_read failed")
+
 
 class Layers:
     """Weights of one size for as many layers as do not fit the L2, for PyTorch and for us."""
 
-    def __init__(self, library: Library, hidden: int, intermediate: int) -> None:
-        self.hidden, self.intermediate = hidden, intermediate
+    def __init__(self, library: Library, hidden: int, intermediate: int, dtype: str) -> None:
+        self.hidden, self.intermediate, self.dtype = hidden, intermediate, dtype
+        self.type, number = DTYPES[dtype]
         self.weight_bytes = 3 * hidden * intermediate * 2
         count = max(8, min(64, -(-4 * L2_BYTES // self.weight_bytes)))
         self.library = library
-        self.norm, self.gate_up, self.down, self.ours = [], [], [], []
+        self.all, self.norm, self.gate_up, self.down, self.ours = [], [], [], [], []
         for _ in range(count):
             norm = 1 + 0.1 * torch.randn(hidden, device="cuda")
-            self.norm.append(norm.to(BF16))
-            self.gate_up.append(self._random(2 * intermediate, hidden))
-            self.down.append(self._random(hidden, intermediate))
+            self.norm.append(norm.to(self.type))
+            rows = torch.randn(3 * intermediate * hidden, device="cuda", dtype=self.type)
+            inner, outer = rows.split([2 * intermediate * hidden, intermediate * hidden])
+            inner *= hidden**-0.5
+            outer *= intermediate**-0.5
+            self.all.append(rows)
+            self.gate_up.append(inner.view(2 * intermediate, hidden))
+            self.down.append(outer.view(hidden, intermediate))
             gate, up = self.gate_up[-1].split(intermediate)
             self.ours.append(
-                library.create(hidden, intermediate, self.norm[-1], gate, up, self.down[-1])
+                library.create(number, hidden, intermediate, self.norm[-1], gate, up, self.down[-1])
             )
 
     def __len__(self) -> int:
@@ -103,9 +135,21 @@ class Layers:
         for block in self.ours:
             self.library.destroy(block)
 
-    @staticmethod
-    def _random(rows: int, columns: int) -> torch.Tensor:
-        return (torch.randn(rows, columns, device="cuda") * columns**-0.5).to(BF16)
+    def read_ceiling(self) -> float:
+        """Terabytes a second with which these weights can be read, once each."""
+        sink = torch.zeros(1, device="cuda", dtype=torch.int32)
+
+        def reader(in_flight: int) -> Callable[[], None]:
+            def run() -> None:
+                for weights in self.all:
+                    self.library.read(weights, in_flight, sink)
+
+            return run
+
+        graphs = {str(n): timing.capture(reader(n)) for n in (4, 8)}
+        samples = take_turns(graphs, len(self))
+        fastest = min(statistics.median(values) for values in samples.values())
+        return self.weight_bytes * 1e-6 / fastest
 
 
 def eager(
@@ -140,24 +184,11 @@ def take_turns(replays: dict[str, Callable[[], None]], calls: int) -> timing.Sam
     return timing.take_turns(replays, calls, rounds=ROUNDS, turn_seconds=TURN_SECONDS, seed=SEED)
 
 
-def ceilings() -> dict[str, float]:
-    """What this GPU does now: bytes copied and read, and BF16 FLOP of a large product."""
-    elements = 1 << 30
-    source = torch.randn(elements, device="cuda", dtype=BF16)
-    target = torch.empty_like(source)
-    rows = source.view(8192, -1)
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=BF16) for _ in range(2))
-    runs = {
-        "copy_tb_s": (lambda: torch.add(source, 1, out=target), 4e-6 * elements),
-        "read_tb_s": (lambda: torch.amax(rows, 1), 2e-6 * elements),
-        "matmul_tflop_s": (lambda: a @ b, 2e-6 * 8192**3),
-    }
-    graphs = {name: timing.capture(run) for name, (run, _) in runs.items()}
-    samples = take_turns(graphs, 1)
-    found = {name: amount / statistics.median(samples[name]) for name, (_, amount) in runs.items()}
-    # A read cannot be slower than a copy's read half would be at the copy's total rate.
-    found["read_tb_s"] = max(found["read_tb_s"], found["copy_tb_s"])
-    return {name: round(value, 3) for name, value in found.items()}
+def matmul_ceiling() -> float:
+    """TFLOP a second of a large BF16 product."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    samples = take_turns({"matmul": timing.capture(lambda: a @ b)}, 1)
+    return 2e-6 * 8192**3 / statistics.median(samples["matmul"])
 
 
 def relative_error(y: torch.Tensor, reference: torch.Tensor) -> float:
@@ -167,7 +198,7 @@ def relative_error(y: torch.Tensor, reference: torch.Tensor) -> float:
 def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[str, Any], dict]:
     """One case: its result for the record, and all samples."""
     hidden, count = layers.hidden, len(layers)
-    xs = [torch.randn(tokens, hidden, device="cuda").to(BF16) for _ in range(count)]
+    xs = [torch.randn(tokens, hidden, device="cuda").to(layers.type) for _ in range(count)]
     ys = [torch.full_like(x, float("nan")) for x in xs]
     workspace = layers.library.workspace(layers.ours[0], tokens)
 
@@ -182,21 +213,19 @@ def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[
 
         return run
 
-    torch._dynamo.reset()
-    compiled = torch.compile(packed, mode="max-autotune-no-cudagraphs", dynamic=False)
     first = (xs[0], layers.norm[0], layers.gate_up[0], layers.down[0])
-    graphs = {
-        "fuseblock": timing.capture(ours),
-        "torch_eager": timing.capture(peer(eager)),
-        "torch_compile": timing.capture(peer(compiled)),
-    }
     few = slice(0, min(tokens, 64))
     reference = exact(first[0][few], *first[1:])
+    graphs = {"fuseblock": timing.capture(ours), "torch_eager": timing.capture(peer(eager))}
     errors = {
         "fuseblock": relative_error(ys[0][few], reference),
         "torch_eager": relative_error(eager(*first)[few], reference),
-        "torch_compile": relative_error(compiled(*first)[few], reference),
     }
+    if layers.dtype == COMPILED:
+        torch._dynamo.reset()
+        compiled = torch.compile(packed, mode="max-autotune-no-cudagraphs", dynamic=False)
+        graphs["torch_compile"] = timing.capture(peer(compiled))
+        errors["torch_compile"] = relative_error(compiled(*first)[few], reference)
     samples = take_turns(graphs, count)
     medians = {name: statistics.median(values) for name, values in samples.items()}
     mine = samples["fuseblock"]
@@ -209,7 +238,7 @@ def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[
             "hidden": hidden,
             "intermediate": layers.intermediate,
             "tokens": tokens,
-            "dtype": "bf16",
+            "dtype": layers.dtype,
         },
         "value": round(medians["fuseblock"], 2),
         "unit": "us",
@@ -217,6 +246,8 @@ def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[
         "max": round(max(mine), 2),
         "samples": len(mine),
         "floor": round(floor, 2),
+        "share_of_floor": round(floor / medians["fuseblock"], 3),
+        "ceilings": found,
         "peers": peers,
         "ratio": round(min(peers.values()) / medians["fuseblock"], 3),
         "relative_error": {name: float(f"{value:.3g}") for name, value in errors.items()},
@@ -225,63 +256,87 @@ def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[
 
 
 def write(record: dict[str, Any], samples: list[tuple], out: Path) -> None:
-    records.merge(record)
+    kept = records.merge(record)
     record["results"].sort(key=lambda result: tuple(result["case"].values()))
     record["holds"] = all(result["ratio"] >= 1 for result in record["results"])
     path = records.write(record)
-    raw = records.RECORDS / "gpu_ffn.samples.csv"
-    header = "" if raw.exists() else "date,hidden,intermediate,tokens,contender,us\n"
-    with raw.open("a") as file:
-        file.write(header)
-        for hidden, intermediate, tokens, by_name in samples:
+    raw = records.RECORDS / f"{record['id']}.samples.csv"
+    with raw.open("a" if kept else "w") as file:
+        if not kept:
+            file.write("date,hidden,intermediate,tokens,dtype,contender,us\n")
+        for case_values, by_name in samples:
             for name, values in by_name.items():
                 for value in values:
-                    case = f"{hidden},{intermediate},{tokens},{name}"
+                    case = ",".join(map(str, [*case_values, name]))
                     file.write(f"{record['date']},{case},{value:.3f}\n")
     for file_path in (path, raw):
         shutil.copy(file_path, out)
 
 
+def cases_left(arguments: argparse.Namespace, record: dict[str, Any]) -> list[tuple]:
+    """Sizes and the token counts to measure of each; with --missing those that the record lacks."""
+    done: set[str] = set()
+    if arguments.missing:
+        have = {"id": record["id"], "commit": record["commit"], "hardware": record["hardware"]}
+        done = records.merge(have | {"results": []})
+    left = []
+    for hidden, intermediate, dtype, token_counts in CASES:
+        if arguments.filter not in f"{hidden}/{intermediate}/{dtype}":
+            continue
+        tokens = [
+            count
+            for count in arguments.tokens or token_counts
+            if f"{hidden} {intermediate} {count} {dtype}" not in done
+        ]
+        if tokens:
+            left.append((hidden, intermediate, dtype, tokens))
+    return left
+
+
 def run_all(arguments: argparse.Namespace) -> None:
     begun = time.monotonic()
     library = Library(arguments.library)
-    found = ceilings()
-    print("ceilings:", json.dumps(found), torch.cuda.get_device_name(), flush=True)
     record = records.new_record(
-        "gpu_ffn",
+        arguments.record,
         "./dev gpu bench",
         config={"rounds": ROUNDS, "turn_seconds": TURN_SECONDS, "graph": "all layers, no overlap"},
         seeds=[SEED],
         more_versions={"torch": torch.__version__, "cuda": torch.version.cuda},
     )
-    record["ceilings"] = found
+    found = {"matmul_tflop_s": round(matmul_ceiling(), 3)}
     samples: list[tuple] = []
     slowest = 0.0
-    for (hidden, intermediate), token_counts in SIZES.items():
-        if arguments.filter not in f"{hidden}/{intermediate}":
+    for hidden, intermediate, dtype, token_counts in cases_left(arguments, record):
+        if time.monotonic() - begun + 1.3 * slowest > arguments.seconds:
+            print(f"left out for want of time: {hidden}/{intermediate} {dtype}")
             continue
-        layers = Layers(library, hidden, intermediate)
-        for tokens in arguments.tokens or token_counts:
+        layers = Layers(library, hidden, intermediate, dtype)
+        found = found | {"read_tb_s": round(layers.read_ceiling(), 3)}
+        print("ceilings:", json.dumps(found), torch.cuda.get_device_name(), flush=True)
+        for tokens in token_counts:
             case_begun = time.monotonic()
             if case_begun - begun + 1.3 * slowest > arguments.seconds:
-                print(f"left out for want of time: {hidden}/{intermediate}, {tokens} tokens")
+                print(
+                    f"left out for want of time: {hidden}/{intermediate} {dtype}, {tokens} tokens"
+                )
                 continue
             result, by_name = measure(layers, tokens, found)
             record["results"].append(result)
-            samples.append((hidden, intermediate, tokens, by_name))
+            samples.append((result["case"].values(), by_name))
             slowest = max(slowest, time.monotonic() - case_begun)
             print(json.dumps({k: v for k, v in result.items() if k != "unit"}), flush=True)
         layers.close()
         del layers
         torch.cuda.empty_cache()
+    record["ceilings"] = found
     write(record, samples, arguments.out)
 
 
 def run_profile(arguments: argparse.Namespace) -> None:
     """A call of the path for each token count, without peers, for a profiler to look at."""
-    layers = Layers(Library(arguments.library), 4096, 14336)
+    layers = Layers(Library(arguments.library), 4096, 14336, "bf16")
     for tokens in arguments.tokens or (1, 64, 1024):
-        x = torch.randn(tokens, 4096, device="cuda").to(BF16)
+        x = torch.randn(tokens, 4096, device="cuda").to(layers.type)
         y = torch.empty_like(x)
         workspace = layers.library.workspace(layers.ours[0], tokens)
         layers.library.run(layers.ours[0], x, y, workspace)
@@ -297,7 +352,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", required=True, help="libfuseblock_gpu_ffn.so")
     parser.add_argument("--out", type=Path, default=Path("build/gpu"))
-    parser.add_argument("--filter", default="", help="part of HIDDEN/INTERMEDIATE")
+    parser.add_argument("--filter", default="", help="part of HIDDEN/INTERMEDIATE/DTYPE")
+    parser.add_argument("--missing", action="store_true", help="only what the record lacks")
+    parser.add_argument("--record", default="gpu_ffn", help="its name; another for a second run")
     parser.add_argument("--tokens", type=int, nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=420)
     parser.add_argument("--profile", action="store_true")

@@ -145,6 +145,51 @@ TEST(FewTokensPlan, TheSizesOfModels) {
   }
 }
 
+// On the H200: 66 clusters of two blocks.
+TEST(ManyTokensPlan, TilesAreCutAsTheClustersAreDoneSoonest) {
+  const struct {
+    Size size;
+    int64_t tokens;
+    int groups, panels, parts;
+  } table[] = {
+      // 128 tiles of gate and up in two rounds; 16 tiles of down would leave most of the GPU idle.
+      {{4096, 14336}, 256, 14, 2, 2},
+      {{4096, 14336}, 512, 14, 4, 2},   // 16 tiles for each of two 256 tokens and segments
+      {{4096, 14336}, 1024, 16, 4, 1},  // 7 rounds of 16 groups are 8 of 14
+      {{4096, 14336}, 4096, 16, 4, 1},
+      {{8192, 28672}, 256, 14, 2, 1},  // one segment: nothing to share
+      {{8192, 28672}, 512, 16, 4, 1},
+      {{576, 1536}, 129, 14, 2, 2},
+  };
+  for (const auto& row : table) {
+    const FewTokensPlan plan = PlanFewTokens(row.size.hidden, row.size.intermediate, 132);
+    SCOPED_TRACE(::testing::Message() << row.size.hidden << "/" << row.size.intermediate << ", "
+                                      << row.tokens << " tokens");
+    EXPECT_EQ(ManyTokensGroups(plan, row.tokens), row.groups);
+    EXPECT_EQ(CutManyTokensDown(plan, row.tokens).panels, row.panels);
+    EXPECT_EQ(CutManyTokensDown(plan, row.tokens).parts, row.parts);
+  }
+}
+
+// There is room for the sums and the counts of every meeting.
+TEST(ManyTokensPlan, SharedSegmentsHaveRoomToMeet) {
+  for (const Size& size : {Size{64, 256}, Size{576, 1536}, Size{2048, 8192}, Size{4096, 14336}}) {
+    for (const int multiprocessors : {66, 114, 132}) {
+      const FewTokensPlan plan = PlanFewTokens(size.hidden, size.intermediate, multiprocessors);
+      for (int64_t tokens = kFewTokensMax + 1; tokens < 20000; tokens += 127) {
+        const ManyTokensDownCut cut = CutManyTokensDown(plan, tokens);
+        ASSERT_TRUE(cut.panels == 2 || cut.panels == 4);
+        ASSERT_LE(cut.parts, plan.segments);
+        if (cut.parts == 1) continue;
+        const int64_t blocks = (tokens + kClusterTokens - 1) / kClusterTokens * kClusterBlocks *
+                               ((size.hidden / kPanelRows + cut.panels - 1) / cut.panels);
+        EXPECT_LE(blocks * cut.parts, multiprocessors);
+        EXPECT_LE(blocks * 8, kManyMeetings);  // 8 warps of a block
+      }
+    }
+  }
+}
+
 TEST(FewTokensPlan, OtherSizesAreRefusedWithTheirReason) {
   EXPECT_EQ(WhyNoFewTokensPlan(DType::kF32, 4096, 14336), "takes FP16 and BF16, not FP32");
   EXPECT_EQ(WhyNoFewTokensPlan(DType::kF16, 100, 256), "takes a multiple of 64 as hidden, not 100");

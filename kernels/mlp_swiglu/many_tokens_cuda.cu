@@ -1,0 +1,115 @@
+// The feed-forward for more than 128 tokens on Hopper, from the weights that are packed for few:
+// the norm of few_tokens_norm_cuda.cu, then two persistent kernels, gate and up with the gate in
+// their epilogue, down with the residual stream in its own, each of which starts while the one
+// before it ends. Sums are made in the order of the kernels for few tokens, so that a row has one
+// result.
+//
+// What decides their speed is power: the H200 runs at its limit of 700 W, with the clock at 1.3 to
+// 1.4 GHz of 1.98. What costs no energy costs little time (the epilogue of gate and up is 7 % of
+// its cycles; without it the clock falls and 4 % of the time are gone), and the other way round.
+//
+// Versions, BF16, H200, us for one layer of eight in a graph; all, gate and up, down:
+//                                  4096 -> 14336                                  8192 -> 28672
+//                                  256 tokens       1024             4096         256
+//   PyTorch eager                  190              623              2429         639
+//   torch.compile                  173 to 176       562 to 566
+//   the library's products alone   104 + 57         364 + 177        1461 + 698   379 + 198
+//   tokens on the 64-wide side,
+//   14 groups a tile, 4 panels     358 (135, 222)   786 (481, 234)   2857 (1920, 930)
+//   arrivals at the other block's
+//   barriers that fence nothing,
+//   segments shared by two blocks  171 (106, 60)    596 (387, 196)   2382 (1542, 784)  634 (412,
+//   214) 16 groups where as many rounds do, x brought into the L2      168 (106, 59)    587 (373,
+//   196)   2383 (1498, 777)  625 (402, 210)
+// The main loops run at 92.5 % of the tensor rate whatever is loaded: a product of 64 rows takes 9
+// cycles more than it should, at 128, 224 and 256 columns. Two segments of K cost down 8 % where a
+// block does both (128 KiB that wait in the L2). Did not pay: one warpgroup some tiles behind the
+// other, so that one multiplies while the other stores (as many cycles fewer, the clock as much
+// lower); 4 or 16 tiles of tokens side by side; the library's product for down (two of half of K
+// with FP32 sums between: 5 % slower than this); this kernel for 65 to 128 tokens.
+#include <algorithm>
+
+#include "kernels/mlp_swiglu/few_tokens_stages.cuh"
+#include "kernels/mlp_swiglu/many_tokens_down.cuh"
+#include "kernels/mlp_swiglu/many_tokens_gate_up.cuh"
+
+namespace fuseblock {
+namespace {
+
+constexpr int kTogether = 8;  // tiles of tokens; 4 and 16 are as fast
+
+// What both products have in common. `columns` are cut into tiles of `of_tile`.
+void SetTiles(const FuseblockFewTokens& args, int64_t columns, int of_tile, int parts, int64_t k,
+              ManyParams& params) {
+  const int tokens = static_cast<int>(CeilDiv(args.x.rows, kClusterTokens));
+  params.plan = *args.plan;
+  params.tokens = static_cast<int>(args.x.rows);
+  params.token_blocks = static_cast<int>(CeilDiv(args.x.rows, kTokenBlock));
+  params.tiles = {static_cast<int>(CeilDiv(columns, of_tile)), tokens, std::min(tokens, kTogether),
+                  parts, static_cast<int>(k / kTileK / parts)};
+}
+
+template <typename Params>
+cudaError_t LaunchMany(void (*kernel)(Params), int shared_bytes, const Params& params,
+                       cudaStream_t stream) {
+  // As many clusters as find room, each with as many tiles.
+  const int64_t tiles = params.tiles.count();
+  const int64_t rounds = CeilDiv(tiles, params.plan.multiprocessors / kClusterBlocks);
+  return LaunchStreaming(kernel, static_cast<int>(CeilDiv(tiles, rounds)) * kClusterBlocks,
+                         kManyThreads, shared_bytes, kClusterBlocks, stream, params);
+}
+
+}  // namespace
+
+cudaError_t LaunchManyTokensGateUp(const FuseblockFewTokens& args, cudaStream_t stream) {
+  const FewTokensPlan& plan = *args.plan;
+  const int groups = ManyTokensGroups(plan, args.x.rows);
+  ManyGateUpParams params{};
+  SetTiles(args, plan.intermediate / kGroupColumns, groups, 1, plan.hidden, params);
+  params.weights = static_cast<const std::byte*>(args.packed);
+  params.activations = static_cast<const std::byte*>(args.n);
+  params.product = static_cast<std::byte*>(args.product);
+  params.meetings = static_cast<int*>(args.meetings);
+  params.meeting_count = plan.segments > 1 ? kManyMeetings : 0;
+  const auto launch = [&](auto value) {
+    using T = decltype(value);
+    return groups == kManyGroups[0]
+               ? LaunchMany(ManyGateUpKernel<T, kManyGroups[0]>,
+                            kManySharedBytes<kManyGateUpColumns<kManyGroups[0]>>, params, stream)
+               : LaunchMany(ManyGateUpKernel<T, kManyGroups[1]>,
+                            kManySharedBytes<kManyGateUpColumns<kManyGroups[1]>>, params, stream);
+  };
+  return args.x.dtype == static_cast<int>(DType::kF16) ? launch(__half{}) : launch(__nv_bfloat16{});
+}
+
+cudaError_t LaunchManyTokensDown(const FuseblockFewTokens& args, cudaStream_t stream) {
+  const FewTokensPlan& plan = *args.plan;
+  const ManyTokensDownCut cut = CutManyTokensDown(plan, args.x.rows);
+  ManyDownParams params{};
+  SetTiles(args, plan.hidden / kPanelRows, cut.panels, cut.parts, plan.intermediate, params);
+  params.weights = static_cast<const std::byte*>(args.packed) + plan.gate_up_bytes();
+  params.activations = static_cast<const std::byte*>(args.product);
+  params.segments = plan.segments;
+  if (args.on_path != 0) {
+    params.x = args.x.data;
+    params.residual = args.residual.data;
+  }
+  params.y = args.y.data;
+  params.x_stride = args.x.stride;
+  params.residual_stride = args.residual.stride;
+  params.y_stride = args.y.stride;
+  params.y_float = args.y.dtype == static_cast<int>(DType::kF32);
+  if (plan.segments > 1) {
+    params.meetings = static_cast<int*>(args.meetings);
+    params.waiting = reinterpret_cast<float4*>(params.meetings + kManyMeetings);
+  }
+  const auto launch = [&](auto value) {
+    using T = decltype(value);
+    return cut.panels == 2
+               ? LaunchMany(ManyDownKernel<T, 2>, kManySharedBytes<2 * kPanelRows>, params, stream)
+               : LaunchMany(ManyDownKernel<T, 4>, kManySharedBytes<4 * kPanelRows>, params, stream);
+  };
+  return args.x.dtype == static_cast<int>(DType::kF16) ? launch(__half{}) : launch(__nv_bfloat16{});
+}
+
+}  // namespace fuseblock

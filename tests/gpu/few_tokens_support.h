@@ -1,0 +1,203 @@
+// What the tests of the feed-forward on Hopper share, of few and of many tokens: weights on the
+// host and packed, lanes that call it, replays of captured calls.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/half.h"
+#include "kernels/mlp_swiglu/mlp_swiglu.h"
+#include "tests/gpu/device_rows.h"
+
+namespace fuseblock::testing {
+
+inline constexpr float kFfnEps = 1e-5f;
+
+struct Size {
+  int64_t hidden, intermediate;
+};
+// Uniform of that standard deviation, quickly: weights are large.
+inline Tensor Uniform(DType dtype, int64_t rows, int64_t columns, double deviation, uint32_t seed) {
+  Tensor tensor(dtype, rows, columns);
+  const float scale = static_cast<float>(deviation * std::sqrt(3.0)) * 0x1p-31f;
+  VisitFloat(dtype, [&](auto type) {
+    uint32_t bits = seed * 2654435761u + 1;
+    std::byte* at = tensor.Data(tensor.memory());
+    for (int64_t i = 0; i < rows * columns; ++i, at += sizeof(type)) {
+      bits ^= bits << 13;
+      bits ^= bits >> 17;
+      bits ^= bits << 5;
+      const auto value =
+          FromFloat<decltype(type)>(static_cast<float>(static_cast<int32_t>(bits)) * scale);
+      std::memcpy(at, &value, sizeof(type));
+    }
+  });
+  return tensor;
+}
+
+// A feed-forward path's weights on the host and, with the segments of its plan, on the GPU.
+struct Ffn {
+  Ffn(DType dtype, const Size& size)
+      : norm(Uniform(dtype, 1, size.hidden, 0.2, 1)),
+        gate(Uniform(dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 2)),
+        up(Uniform(dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 3)),
+        down(Uniform(dtype, size.hidden, size.intermediate, 1 / std::sqrt(size.intermediate), 4)),
+        device_norm(WithOnes(norm).Copy()),
+        plan(FewTokens::PlanFor(kGpu, size.hidden, size.intermediate)) {
+    weights.gate = Prepared(gate, 1);
+    weights.up = Prepared(up, 1);
+    weights.down = Prepared(down, plan.segments);
+  }
+
+  static Tensor& WithOnes(Tensor& norm) {
+    for (int64_t i = 0; i < norm.columns(); ++i) norm.Set(0, i, 1 + norm.At(0, i));
+    return norm;
+  }
+  static LinearWeight Prepared(const Tensor& weight, int segments) {
+    absl::StatusOr<LinearWeight> prepared = LinearWeight::Prepare(
+        kGpu, HostView(weight), std::nullopt, WeightLayout::kOutIn, {}, segments);
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    return prepared.ok() ? *std::move(prepared) : LinearWeight();
+  }
+  DType dtype() const { return gate.dtype(); }
+  int64_t hidden() const { return gate.columns(); }
+  int64_t intermediate() const { return gate.rows(); }
+
+  Tensor norm, gate, up, down;
+  DeviceRows device_norm;
+  FewTokensPlan plan;
+  MlpSwiGluWeights weights;
+};
+
+// Calls on a stream of their own with a workspace of their own, as a lane has them.
+class Lane {
+ public:
+  Lane(const Ffn& ffn, const FewTokens& few, int64_t rows = kFewTokensMax)
+      : ffn_(ffn), few_(few), workspace_(GpuBuffer(FewTokensWorkspaceBytes(few, rows))) {}
+
+  // Rows [first, first + count) of x. residual: null: none; on_path: with the norm and x.
+  void Enqueue(const DeviceRows& x, const DeviceRows* residual, bool on_path, int64_t first,
+               int64_t count, const TensorView& y) {
+    FewTokensArgs args;
+    args.weights = &few_;
+    args.dtype = ffn_.dtype();
+    args.x = *AsRows("x", ConstTensorView(x.view(first, count)));
+    args.y = *AsRows("y", y);
+    args.y_dtype = y.dtype;
+    args.workspace = absl::MakeSpan(workspace_.data(), workspace_.size());
+    if (on_path) {
+      args.path.emplace();
+      if (residual != nullptr) args.path->residual = residual->view(first, count);
+      args.path->norm = ffn_.device_norm.vector();
+      args.path->eps = kFfnEps;
+    }
+    ASSERT_EQ(WhyNotFewTokens(args), "");
+    const absl::Status status = RunFewTokens(stream_.context(), args);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  void Wait() const { stream_.Wait(); }
+  const GpuStream& stream() const { return stream_; }
+
+  // What the last call of `count` rows left in its workspace: n and the product as tensors.
+  std::pair<Tensor, Tensor> Inner(int64_t count) const {
+    const int width = FewTokensWidth(count);
+    const int64_t n_bytes = int64_t{width} * ffn_.hidden() * 2;
+    return {Untiled(0, width, count, ffn_.hidden()),
+            Untiled(n_bytes, width, count, ffn_.intermediate())};
+  }
+
+ private:
+  Tensor Untiled(int64_t offset, int width, int64_t count, int64_t columns) const {
+    std::vector<std::byte> tiles(static_cast<size_t>(int64_t{width} * columns * 2));
+    EXPECT_EQ(Gpu().copy_async(0, tiles.data(), workspace_.data() + offset, tiles.size(), nullptr),
+              0);
+    EXPECT_EQ(Gpu().stream_synchronize(0, nullptr), 0);
+    Tensor out(ffn_.dtype(), count, columns);
+    for (int64_t row = 0; row < count; ++row) {
+      for (int64_t chunk = 0; chunk < columns / 8; ++chunk) {
+        std::memcpy(out.Data(out.memory()) + (row * columns + chunk * 8) * 2,
+                    tiles.data() + FewTokensPlan::ActivationOffset(width, row, chunk), 16);
+      }
+    }
+    return out;
+  }
+
+  const Ffn& ffn_;
+  const FewTokens& few_;
+  Buffer workspace_;
+  GpuStream stream_;
+};
+
+inline FewTokens Packed(const Ffn& ffn) {
+  absl::StatusOr<FewTokens> few =
+      FewTokens::Pack(ffn.plan, ffn.weights.gate, ffn.weights.up, ffn.weights.down);
+  EXPECT_TRUE(few.ok()) << few.status();
+  return few.ok() ? *std::move(few) : FewTokens();
+}
+
+// The outputs of `count` rows from `first` on.
+inline Tensor Outputs(Lane& lane, const Ffn& ffn, const DeviceRows& x, const DeviceRows* residual,
+                      bool on_path, DType y_dtype, int64_t first, int64_t count) {
+  DeviceRows y(y_dtype, count, ffn.hidden());
+  lane.Enqueue(x, residual, on_path, first, count, y.view());
+  lane.Wait();
+  return y.Read().Copy();
+}
+
+// Where rows [first, ..) of `all` and `part` differ first; empty: nowhere.
+inline std::string Difference(const Tensor& all, int64_t first, const Tensor& part) {
+  std::vector<int64_t> rows(static_cast<size_t>(part.rows()));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = first + static_cast<int64_t>(i);
+  return FirstDifference(all.Gather(rows), part);
+}
+
+// A captured path, replayed on inputs that change, beside another lane that does the same.
+class Replay {
+ public:
+  Replay(const Ffn& ffn, const FewTokens& few, int64_t rows)
+      : lane_(ffn, few, rows),
+        x_(ffn.dtype(), rows, ffn.hidden()),
+        y_(ffn.dtype(), rows, ffn.hidden()) {
+    const auto stream = static_cast<cudaStream_t>(lane_.stream().get());
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    lane_.Enqueue(x_, nullptr, true, 0, rows, y_.view());
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&graph_, graph, 0), cudaSuccess);
+    cudaGraphDestroy(graph);
+  }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+  ~Replay() { cudaGraphExecDestroy(graph_); }
+
+  // One replay on those inputs, its outputs to `y` on the device.
+  void Enqueue(const TensorView& x, std::byte* y) {
+    const auto stream = static_cast<cudaStream_t>(lane_.stream().get());
+    const auto bytes = static_cast<size_t>(x.elements() * 2);
+    EXPECT_EQ(cudaMemcpyAsync(x_.view().data, x.data, bytes, cudaMemcpyDefault, stream),
+              cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(graph_, stream), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(y, y_.view().data, bytes, cudaMemcpyDefault, stream), cudaSuccess);
+  }
+  void Wait() const { lane_.Wait(); }
+
+ private:
+  Lane lane_;
+  DeviceRows x_, y_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+// Runs with each 16-bit dtype.
+class HopperFfn : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    const std::string reason =
+        FewTokens::WhyNot(kGpu, GetParam(), 4096, 14336, Rounding::kFused, false);
+    ASSERT_EQ(reason, "") << "these tests need a Hopper GPU and code for sm_90a";
+  }
+};
+
+}  // namespace fuseblock::testing

@@ -1,0 +1,107 @@
+// The feed-forward of more than 128 tokens on Hopper: a row has the bits that the kernels for few
+// tokens give it, whose stages are held against FP64, at any number of tokens, run after run and
+// beside another stream.
+#include "tests/gpu/few_tokens_support.h"
+
+namespace fuseblock::testing {
+namespace {
+
+class GpuManyTokens : public HopperFfn {};
+INSTANTIATE_TEST_SUITE_P(DTypes, GpuManyTokens, ::testing::Values(DType::kBF16, DType::kF16),
+                         [](const auto& tested) { return std::string(Name(tested.param)); });
+
+// All rows as the kernels for few tokens give them, in blocks of up to kFewTokensMax.
+Tensor ByBlocks(const Ffn& ffn, const FewTokens& few, const DeviceRows& x,
+                const DeviceRows* residual, DType y_dtype, int64_t rows) {
+  Lane lane(ffn, few);
+  DeviceRows y(y_dtype, rows, ffn.hidden());
+  for (int64_t first = 0; first < rows; first += kFewTokensMax) {
+    const int64_t count = std::min<int64_t>(kFewTokensMax, rows - first);
+    lane.Enqueue(x, residual, true, first, count, y.view(first, count));
+    lane.Wait();
+  }
+  return y.Read().Copy();
+}
+
+TEST_P(GpuManyTokens, ARowHasTheBitsThatFewTokensGiveIt) {
+  constexpr int64_t kRows = 2100;
+  // Tiles without a tail and with one, groups that fill a part's halves unevenly, one segment and
+  // two, tiles of two panels and of four.
+  for (const Size& size : {Size{64, 128}, Size{576, 1536}, Size{2560, 6912}, Size{3584, 18944},
+                           Size{4096, 14336}, Size{8192, 28672}}) {
+    const Ffn ffn(GetParam(), size);
+    const FewTokens few = Packed(ffn);
+    const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
+    const DeviceRows residual(Uniform(GetParam(), kRows, size.hidden, 1, 6));
+    Lane lane(ffn, few, kRows);
+    for (const DType y_dtype : {DType::kF32, GetParam()}) {
+      const Tensor expected = ByBlocks(ffn, few, x, &residual, y_dtype, kRows);
+      for (const int64_t count : {129, 200, 256, 257, 300, 512, 700, 1030, 2100}) {
+        const int64_t first = (kRows - count) / 3;
+        const Tensor got = Outputs(lane, ffn, x, &residual, true, y_dtype, first, count);
+        ASSERT_EQ(Difference(expected, first, got), "")
+            << size.hidden << "/" << size.intermediate << ", " << count << " rows from " << first
+            << ", y " << std::string(Name(y_dtype));
+      }
+    }
+  }
+}
+
+// Without norm and residual stream, and with x alone on the path.
+TEST_P(GpuManyTokens, TheProductAloneHasThoseBitsToo) {
+  constexpr int64_t kRows = 300;
+  const Size size{4096, 14336};
+  const Ffn ffn(GetParam(), size);
+  const FewTokens few = Packed(ffn);
+  const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
+  Lane lane(ffn, few, kRows);
+  for (const bool on_path : {false, true}) {
+    const Tensor all = Outputs(lane, ffn, x, nullptr, on_path, DType::kF32, 0, kRows);
+    for (const int64_t first : {0, 100, 172}) {
+      const Tensor part = Outputs(lane, ffn, x, nullptr, on_path, DType::kF32, first, 128);
+      EXPECT_EQ(Difference(all, first, part), "") << "from " << first << ", path " << on_path;
+    }
+  }
+}
+
+// Where two blocks share a tile, it depends on the moment which of them adds: many runs, on two
+// lanes at a time.
+TEST_P(GpuManyTokens, AThousandReplaysOnTwoLanesWithoutAWrongBit) {
+  constexpr int64_t kRows = 256;
+  constexpr int64_t kInputs = 3;
+  constexpr int64_t kPerRound = 10;
+  const Size size{4096, 14336};
+  const Ffn ffn(GetParam(), size);
+  const FewTokens few = Packed(ffn);
+  const DeviceRows x(Uniform(GetParam(), kRows * kInputs, size.hidden, 1, 5));
+  const Tensor expected = ByBlocks(ffn, few, x, nullptr, GetParam(), kRows * kInputs);
+  const auto bytes = static_cast<size_t>(kRows * size.hidden * 2);
+  Replay first(ffn, few, kRows), second(ffn, few, kRows);
+  Replay* lanes[] = {&first, &second};
+  const Buffer out = GpuBuffer(bytes * 2 * kPerRound);
+  std::vector<std::byte> got(out.size());
+  int64_t wrong = 0;
+  for (int64_t round = 0; round < 1000 / (2 * kPerRound); ++round) {
+    const auto input = [&](int64_t i, int64_t lane) { return (round + i + lane) % kInputs; };
+    for (int64_t i = 0; i < kPerRound; ++i) {
+      for (int64_t lane = 0; lane < 2; ++lane) {
+        lanes[lane]->Enqueue(x.view(input(i, lane) * kRows, kRows),
+                             out.data() + static_cast<size_t>(2 * i + lane) * bytes);
+      }
+    }
+    first.Wait();
+    second.Wait();
+    ASSERT_EQ(cudaMemcpy(got.data(), out.data(), out.size(), cudaMemcpyDefault), cudaSuccess);
+    for (int64_t i = 0; i < kPerRound; ++i) {
+      for (int64_t lane = 0; lane < 2; ++lane) {
+        wrong += std::memcmp(got.data() + static_cast<size_t>(2 * i + lane) * bytes,
+                             expected.memory() + input(i, lane) * static_cast<int64_t>(bytes),
+                             bytes) != 0;
+      }
+    }
+  }
+  EXPECT_EQ(wrong, 0) << "of 1,000 replays";
+}
+
+}  // namespace
+}  // namespace fuseblock::testing
