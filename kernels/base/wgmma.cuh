@@ -82,11 +82,11 @@ struct Product;
                    : "l"(a), "l"(b), "r"(static_cast<int>(keep)));                     \
     }                                                                                  \
   };
-#define FUSEBLOCK_PRODUCTS(T, TYPE)                    \
-  FUSEBLOCK_PRODUCT(T, TYPE, 8, 4, "4", "5", "6")      \
-  FUSEBLOCK_PRODUCT(T, TYPE, 16, 8, "8", "9", "10")    \
-  FUSEBLOCK_PRODUCT(T, TYPE, 32, 16, "16", "17", "18") \
-  FUSEBLOCK_PRODUCT(T, TYPE, 64, 32, "32", "33", "34") \
+#define FUSEBLOCK_PRODUCTS(T, TYPE)                         \
+  FUSEBLOCK_PRODUCT(T, TYPE, 8, 4, "4", "5", "6")           \
+  FUSEBLOCK_PRODUCT(T, TYPE, 16, 8, "8", "9", "10")         \
+  FUSEBLOCK_PRODUCT(T, TYPE, 32, 16, "16", "17", "18")      \
+  FUSEBLOCK_PRODUCT(T, TYPE, 64, 32, "32", "33", "34")      \
   FUSEBLOCK_PRODUCT(T, TYPE, 128, 64, "64", "65", "66")     \
   FUSEBLOCK_PRODUCT(T, TYPE, 224, 112, "112", "113", "114") \
   FUSEBLOCK_PRODUCT(T, TYPE, 256, 128, "128", "129", "130")

@@ -33,12 +33,12 @@ namespace fuseblock {
 
 struct MlpSwiGluWeights {
   LinearWeight gate, up, down;
-  // On Hopper also packed for few tokens, by PrepareFewTokens; where it is null, why.
+  // On Hopper also packed for kernels of its own, by PrepareFewTokens; where it is null, why.
   std::unique_ptr<FewTokens> few = nullptr;
   std::string no_few = "not packed for it";
 };
 
-// Packs the weights for few tokens and proves on them that a row's bits are those of the products.
+// Packs the weights for Hopper and proves on them that a row has the same bits in every batch.
 // Precondition: FewTokens::WhyNot is empty, and down was prepared with FewTokens::PlanFor's
 // segments. A proof that fails, or a device without room, is not an error: `few` stays null and
 // `no_few` says why.
