@@ -10,7 +10,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define FUSEBLOCK_TARGET(isa) __attribute__((target(isa), noinline))
-#define FUSEBLOCK_EVERY_ISA __attribute__((target_clones("avx512f", "avx2", "default"), noinline))
+#define FUSEBLOCK_EVERY_ISA __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define FUSEBLOCK_EVERY_ISA
 #endif
