@@ -86,6 +86,7 @@ EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> device
   options.measure_max = kMeasureMax;
   options.fallback = FallbackFrom(config);
   options.caller_runs_max = kCallerRunsMax;
+  options.caller_lanes = UsableCores();
   options.watchdog = absl::Seconds(config.watchdog_seconds);
   return options;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/caller_lane.h"
 #include "server/engine/engine_impl.h"
 #include "server/engine/worker.h"
 #include "server/reason.h"
@@ -123,7 +124,7 @@ Engine::RequestId Engine::Impl::Submit(Request request) {
     return 0;
   }
   if (runner.wake != nullptr) runner.wake->notify_one();
-  if (runner.lent != nullptr) runner.lent->RunForCaller();
+  if (runner.caller != nullptr) runner.caller->Run(std::move(runner.part));
   return *id;
 }
 
@@ -154,12 +155,11 @@ absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, Engine
   const RequestId id = entry->id;
   ++unanswered;
   *runner = RunnerLocked(block, serving, entry->request.tokens);
-  if (runner->lent == nullptr) {
+  if (runner->caller != nullptr) {
+    runner->part = scheduler.StartAtOnce(entry);
+  } else {
     QueueLocked(entry);
-    return id;
   }
-  runner->lent->busy_until = entry->submitted + entry->cost;
-  runner->lent->callers_batch.parts.push_back(scheduler.StartAtOnce(entry));
   return id;
 }
 
@@ -180,17 +180,16 @@ Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const 
       return {};
     }
     if (state.asleep <= 0 || runner.wake != nullptr) continue;
-    const bool soon = options.caller_runs_max > absl::ZeroDuration() &&
-                      state.device.type == DeviceType::kCpu && takeovers.empty() &&
-                      tokens <= options.batch_tokens_max &&
-                      block.costs[i].PredictAtMost(tokens) <= options.caller_runs_max;
     runner.wake = &state.work;
     // Nobody is overtaken: what waits already is the worker's, which is on its way.
-    LaneWorker& worker = *state.workers.front();
-    if (!soon || !scheduler.queue().empty() || worker.task != nullptr) continue;
-    worker.lent = true;
-    --state.asleep;
-    return {nullptr, &worker};
+    if (state.free_caller_lanes.empty() || tokens > block.caller_tokens_max || !takeovers.empty() ||
+        state.workers.front()->task != nullptr || !scheduler.queue().empty() ||
+        block.costs[i].PredictAtMost(tokens) > options.caller_runs_max) {
+      continue;
+    }
+    CallerLane* lane = state.free_caller_lanes.back();
+    state.free_caller_lanes.pop_back();
+    return {nullptr, lane, {}};
   }
   return runner;
 }
@@ -271,8 +270,9 @@ void Engine::Impl::Refuse(Entries refused, Reason reason, std::string_view messa
   if (count > 0) Answered(count);
 }
 
-void Engine::Impl::Answered(int64_t requests) {
+void Engine::Impl::Answered(int64_t requests, CallerLane* lane) {
   std::lock_guard<std::mutex> lock(mutex);
+  if (lane != nullptr) devices[lane->device()]->free_caller_lanes.push_back(lane);
   unanswered -= requests;
   if (unanswered == 0) all_answered.notify_all();
 }

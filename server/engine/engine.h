@@ -105,9 +105,11 @@ struct EngineOptions {
   // Longest time in which Prepare measures what a block costs on each device; 0: only batches tell.
   absl::Duration measure_max;
   FallbackPolicy fallback = FallbackPolicy::kCpu;
-  // A batch that an idle CPU lane is expected to finish within that runs on Submit's own thread:
-  // waking the lane's would take longer. Zero: none does.
+  // While the CPU's lane is idle, a request that is expected to take no longer than that runs on
+  // Submit's own thread: waking the lane's would take longer. As many do so at a time as there are
+  // lanes for callers; zero: none does.
   absl::Duration caller_runs_max = absl::ZeroDuration();
+  int caller_lanes = 0;
   // How long one idle lane of a GPU looks out for work before it sleeps, while requests come in
   // quick succession; unset: as the machine's cores allow (handover.h).
   std::optional<absl::Duration> spin_max;

@@ -64,6 +64,8 @@ struct EngineBlock {
   BlockMetrics* const metrics;
   // By device and lane; null where it launches directly. Set before the block is published.
   std::vector<std::vector<std::shared_ptr<BlockGraphs>>> graphs;
+  // The longest batch that a caller's own lane has room for. Set before the block is published.
+  int64_t caller_tokens_max = 0;
 
   // Guarded by the engine's lock.
   std::vector<CostModel> costs;  // by device

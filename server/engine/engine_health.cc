@@ -48,27 +48,36 @@ std::string_view Name(DeviceHealth health) {
   return kNames[static_cast<int>(health)];
 }
 
-void Engine::Impl::Succeeded(EngineBlock& block, size_t device, int64_t tokens,
-                             absl::Duration took) {
+void Engine::Impl::Succeeded(const Batch& batch, size_t device, absl::Duration took) {
+  EngineBlock& block = *batch.block;
+  const absl::Time now = clock.Now();
   std::lock_guard<std::mutex> lock(mutex);
   devices[device]->health.Succeeded();
-  block.costs[device].Observe(tokens, took, clock.Now());
+  block.costs[device].Observe(batch.run.rows, took, now);
+}
+
+void Engine::Impl::CountIfFallback(const Batch& batch, size_t device) const {
+  // Of another type than the preferred one, which must have been lost before.
+  if (device_list[batch.block->PreferredDevice()].type == device_list[device].type) return;
+  batch.block->metrics->CountFallback(FallbackCause::kDeviceLost, batch.requests());
+}
+
+absl::Status FailedForGood(Device device, const Batch& batch, const absl::Status& status) {
+  Log(LogLevel::kError, "batch_failed", Text(status),
+      {{"block", batch.block->name},
+       {"device", DeviceName(device)},
+       {"requests", batch.parts.size()},
+       {"tokens", batch.run.rows}});
+  if (absl::IsResourceExhausted(status)) return MakeError(Reason::kMemory, Text(status));
+  return MakeError(Reason::kInternal,
+                   absl::StrCat("running the batch on ", DeviceName(device), ": ", Text(status)));
 }
 
 bool Engine::Impl::Failed(size_t device, LaneWorker& worker, Batch& batch, absl::Status* status) {
   const Device failed = device_list[device];
   const Failure judged = Judge(status->code());
   if (failed.type == DeviceType::kCpu || !judged.may_move) {
-    Log(LogLevel::kError, "batch_failed", Text(*status),
-        {{"block", batch.block->name},
-         {"device", DeviceName(failed)},
-         {"requests", batch.parts.size()},
-         {"tokens", batch.run.rows}});
-    *status =
-        absl::IsResourceExhausted(*status)
-            ? MakeError(Reason::kMemory, Text(*status))
-            : MakeError(Reason::kInternal, absl::StrCat("running the batch on ", DeviceName(failed),
-                                                        ": ", Text(*status)));
+    *status = FailedForGood(failed, batch, *status);
     return false;
   }
   if (judged.counts) TakeOutOfService(device, judged.cause, Text(*status));
@@ -101,7 +110,7 @@ void Engine::Impl::Fail(Batch& batch, const absl::Status& status) {
   for (size_t p = 0; p < results.size(); ++p) {
     results[p].status = batch.status[p].ok() ? status : batch.status[p];
   }
-  LaneWorker::Conclude(*this, batch, std::move(results));
+  Conclude(batch, std::move(results));
 }
 
 void Engine::Impl::TakeOutOfService(size_t device, FallbackCause cause, const std::string& reason) {

@@ -27,6 +27,7 @@
 
 namespace fuseblock {
 
+class CallerLane;
 class LaneWorker;
 
 inline std::string Text(const absl::Status& status) { return std::string(status.message()); }
@@ -66,6 +67,9 @@ struct Engine::Impl {
     DeviceHealthMachine health;
     LaneBytes needed;  // of each lane, by the blocks that were prepared
     std::vector<std::unique_ptr<LaneWorker>> workers;
+    // The CPU's, for callers that run short batches themselves. The last one used goes first.
+    std::vector<std::unique_ptr<CallerLane>> caller_lanes;
+    std::vector<CallerLane*> free_caller_lanes;
     int64_t bytes_max = 0;  // of the device's memory; 0: no limit
     bool stopping = false;  // the workers leave when there is nothing to do
     // Workers without work: asleep on `work`, or one that looks out for `signal` to change.
@@ -75,7 +79,8 @@ struct Engine::Impl {
     std::condition_variable work;
     std::atomic<uint32_t> signal{0};
 
-    explicit DeviceState(absl::Duration spin_max) : spin(spin_max) {}
+    explicit DeviceState(absl::Duration spin_max);
+    ~DeviceState();
     // Something has come for these workers; the engine's lock is held.
     void WakeOne() {
       if (spinning > 0) {
@@ -111,15 +116,14 @@ struct Engine::Impl {
 
   // For the workers of that device: waits for work.
   Work AwaitWork(size_t device, LaneWorker& worker);
-  // For a caller that was lent the worker's lane and has had it for so long: true with the next
-  // batch, or false when the lane is the worker's own again.
-  bool NextForCaller(size_t device, LaneWorker& worker, absl::Duration ran, Batch* batch);
   // The worker has run its task.
   void TaskDone(size_t device, LaneWorker& worker, absl::Status status);
   // The inputs of a batch that was taken over from that worker have been read.
   void StagingReturned(LaneWorker& from);
   // A batch came back from its lane with the right results, after that long.
-  void Succeeded(EngineBlock& block, size_t device, int64_t tokens, absl::Duration took);
+  void Succeeded(const Batch& batch, size_t device, absl::Duration took);
+  // Counts a batch that its block's preferred device should have run.
+  void CountIfFallback(const Batch& batch, size_t device) const;
   // A batch failed on its lane: what that means for the device, and for the batch. True when the
   // CPU has taken it over; else *status becomes what the clients are told.
   bool Failed(size_t device, LaneWorker& worker, Batch& batch, absl::Status* status);
@@ -129,10 +133,11 @@ struct Engine::Impl {
   LaneBytes NeededOn(size_t device) const;
   // Answers all of a batch with an error.
   void Fail(Batch& batch, const absl::Status& status);
-  // A lane is done with the batch; `results` by part. Returns the requests that have ended with it:
-  // the caller answers them, drops the batch, and says Answered.
-  Entries Finish(const Batch& batch, std::vector<PartResult> results);
-  void Answered(int64_t requests);
+  // A lane is done with the batch; `results` by part. Answers the requests that have ended with it
+  // and drops the batch.
+  void Conclude(Batch& batch, std::vector<PartResult> results);
+  // The same for a caller's lane, which others may have from then on.
+  void Conclude(Batch& batch, std::vector<PartResult> results, CallerLane& lane);
 
   const EngineOptions options;
   Clock& clock;
@@ -176,15 +181,18 @@ struct Engine::Impl {
   Serving WhoServesLocked(const EngineBlock& block) const;
   Scheduler::Capacity CapacityLocked(const EngineBlock& block, const Serving& serving,
                                      absl::Time now) const;
-  // Who runs what was just queued: a thread to wake, a lane for the caller, or neither when one
-  // that looks out for work was told, or all are busy: they look at the queue before they rest.
+  // Who runs what was just admitted: a thread to wake, the caller on a lane of its own, or neither
+  // when one that looks out for work was told, or all are busy: they look at the queue before they
+  // rest.
   struct Runner {
     std::condition_variable* wake = nullptr;
-    LaneWorker* lent = nullptr;
+    CallerLane* caller = nullptr;
+    Part part;  // the caller's
   };
   Runner RunnerLocked(const EngineBlock& block, const Serving& serving, int64_t tokens);
   void QueueLocked(const EntryPtr& entry);
-  void EndLoanLocked(DeviceState& state, LaneWorker& worker);
+  Entries Finish(const Batch& batch, std::vector<PartResult> results);
+  void Answered(int64_t requests, CallerLane* lane = nullptr);
   absl::Duration Patience(Device device, absl::Duration predicted) const;
   Work NextLocked(size_t device, LaneWorker& worker, Entries* expired);
   bool TakeLocked(size_t device, LaneWorker& worker, Batch* batch, Entries* expired);
@@ -207,5 +215,8 @@ struct Engine::Impl {
   void StopTimer();
   void StopWorkers(DeviceType type, bool same_type);
 };
+
+// What clients are told of a batch that failed on a device which nobody takes over from; logs it.
+absl::Status FailedForGood(Device device, const Batch& batch, const absl::Status& status);
 
 }  // namespace fuseblock

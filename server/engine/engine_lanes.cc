@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/answer.h"
+#include "server/engine/caller_lane.h"
 #include "server/engine/cpu_team.h"
 #include "server/engine/engine_impl.h"
 #include "server/engine/worker.h"
@@ -11,9 +13,6 @@
 
 namespace fuseblock {
 namespace {
-
-// A caller that was lent a lane has it no longer than that many of its longest batches.
-constexpr int kCallerBatches = 20;
 
 // Where the worker of a lane that never came back goes: its thread may still wake up in it.
 void LeaveBehind(std::unique_ptr<LaneWorker> worker) {
@@ -99,7 +98,7 @@ absl::Status Engine::Impl::MakeLanes() {
   const LaneFactory make = options.make_lane ? options.make_lane : LaneFactory(MakeLane);
   const absl::Duration spin_max = options.spin_max.value_or(SpinMaxFor(UsableCores()));
   for (size_t i = 0; i < device_list.size(); ++i) {
-    // The CPU's lane is lent to callers while it is idle, which costs less still.
+    // On the CPU callers run short batches themselves, which costs less still.
     const bool spins = device_list[i].type != DeviceType::kCpu;
     devices.push_back(std::make_unique<DeviceState>(spins ? spin_max : absl::ZeroDuration()));
     DeviceState& state = *devices.back();
@@ -117,6 +116,13 @@ absl::Status Engine::Impl::MakeLanes() {
       }
       state.workers.push_back(
           std::make_unique<LaneWorker>(*this, i, state.workers.size(), *std::move(lane)));
+    }
+    const int callers = state.device.type == DeviceType::kCpu ? options.caller_lanes : 0;
+    for (int n = 0; n < callers; ++n) {
+      auto lane = CallerLane::Create(*this, i, static_cast<size_t>(lanes + n), make);
+      if (!lane.ok()) return lane.status();
+      state.free_caller_lanes.push_back(lane->get());
+      state.caller_lanes.push_back(*std::move(lane));
     }
     state.bytes_max = DeviceBytesMax(state.device);
     metrics.SetDeviceHealthy(state.device, healthy[i]);
@@ -151,6 +157,11 @@ std::vector<DeviceStatus> Engine::Impl::Devices() const {
       status.staging_bytes += worker->staging_bytes();
       status.workspace_bytes += worker->workspace_bytes();
       status.lanes.push_back(worker->status());
+    }
+    for (const auto& lane : state->caller_lanes) {
+      status.staging_bytes += lane->staging_bytes();
+      status.workspace_bytes += lane->workspace_bytes();
+      status.lanes.push_back(lane->status());
     }
     std::lock_guard<std::mutex> lock(mutex);
     const DeviceHealthMachine& health = state->health;
@@ -225,7 +236,7 @@ Engine::Impl::Work Engine::Impl::AwaitWork(size_t device, LaneWorker& worker) {
     }
     Work work;
     Entries expired;
-    if (!worker.lent && worker.lends == 0) work = NextLocked(device, worker, &expired);
+    if (worker.lends == 0) work = NextLocked(device, worker, &expired);
     const bool some_expired = !expired.empty();
     if (some_expired) {
       lock.unlock();
@@ -279,33 +290,8 @@ absl::Duration Engine::Impl::Patience(Device device, absl::Duration predicted) c
   return std::max(options.watchdog, predicted * 10);
 }
 
-bool Engine::Impl::NextForCaller(size_t device, LaneWorker& worker, absl::Duration ran,
-                                 Batch* batch) {
-  DeviceState& state = *devices[device];
-  Entries expired;
-  bool taken = false, waiting = false;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    // Others may have come since the lane was lent. A caller runs those too, which cost as little,
-    // rather than wake the lane's thread for each; but it has other work, and is not kept for ever.
-    const bool soon = scheduler.queue().Backlog() <= options.caller_runs_max &&
-                      ran < kCallerBatches * options.caller_runs_max;
-    taken = soon && healthy[device] && takeovers.empty() && worker.task == nullptr &&
-            !scheduler.queue().empty() && TakeLocked(device, worker, batch, &expired);
-    if (!taken) EndLoanLocked(state, worker);
-    waiting = !taken && (!scheduler.queue().empty() || !takeovers.empty() ||
-                         worker.task != nullptr || state.stopping);
-  }
-  if (waiting) state.work.notify_one();
-  Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
-  return taken;
-}
-
-void Engine::Impl::EndLoanLocked(DeviceState& state, LaneWorker& worker) {
-  worker.busy_until = absl::InfinitePast();
-  worker.lent = false;
-  ++state.asleep;
-}
+Engine::Impl::DeviceState::DeviceState(absl::Duration spin_max) : spin(spin_max) {}
+Engine::Impl::DeviceState::~DeviceState() = default;
 
 void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
   const absl::Time began = MonotonicClock().Now();
@@ -325,6 +311,15 @@ void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
     --asleep;
   }
   spin.Waited(MonotonicClock().Now() - began);
+}
+
+void Engine::Impl::Conclude(Batch& batch, std::vector<PartResult> results) {
+  const int64_t answered = AnswerEnded(batch, Finish(batch, std::move(results)));
+  if (answered > 0) Answered(answered);
+}
+
+void Engine::Impl::Conclude(Batch& batch, std::vector<PartResult> results, CallerLane& lane) {
+  Answered(AnswerEnded(batch, Finish(batch, std::move(results))), &lane);
 }
 
 Entries Engine::Impl::Finish(const Batch& batch, std::vector<PartResult> results) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
+#include "server/engine/caller_lane.h"
 #include "server/engine/engine_impl.h"
 #include "server/engine/worker.h"
 #include "server/observe/log.h"
@@ -49,6 +50,9 @@ std::vector<DeviceMemory> Engine::Impl::PlanMemory(const EngineBlock* more) cons
     if (state.device.type != DeviceType::kCpu) {
       memory.tensors = Signed(bytes.inputs + bytes.outputs);
       memory.captured = Signed(bytes.captured);
+    }
+    for (const auto& lane : state.caller_lanes) {
+      memory.callers += Signed(lane->staging_bytes() + lane->workspace_bytes());
     }
     plan.push_back(memory);
   }

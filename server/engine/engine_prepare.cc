@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/buckets.h"
+#include "server/engine/caller_lane.h"
 #include "server/engine/engine_impl.h"
 #include "server/engine/worker.h"
 #include "server/observe/log.h"
@@ -40,6 +41,9 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budge
   for (size_t i = 0; i < devices.size(); ++i) {
     beside.graphs.emplace_back(devices[i]->workers.size());
     if (!beside.has[i]) continue;
+    if (!devices[i]->caller_lanes.empty()) {
+      beside.caller_tokens_max = CallerLane::TokensMax(beside, i, options.batch_tokens_max);
+    }
     if (absl::Status s = PrepareOn(i, preparing); !s.ok()) return named(s);
   }
   if (std::find(beside.has.begin(), beside.has.end(), true) == beside.has.end()) {

@@ -34,7 +34,7 @@ int64_t DeviceMemory::DeviceBytes() const {
 }
 
 int64_t DeviceMemory::HostBytes() const {
-  return lanes * (staging_in + staging_out) + (OnHost(*this) ? DeviceBytes() : 0);
+  return lanes * (staging_in + staging_out) + callers + (OnHost(*this) ? DeviceBytes() : 0);
 }
 
 std::string DescribeDeviceBytes(const DeviceMemory& memory) {
@@ -49,7 +49,7 @@ std::string DescribeHostBytes(const DeviceMemory& memory) {
   const std::vector<Term> staging = {{"staging in", memory.staging_in},
                                      {"staging out", memory.staging_out}};
   if (!OnHost(memory)) return Sum(memory, {}, staging, memory.HostBytes(), "on the host, pinned");
-  return Sum(memory, {{"weights", memory.weights}},
+  return Sum(memory, {{"weights", memory.weights}, {"callers' lanes", memory.callers}},
              {staging[0], staging[1], {"workspace", memory.workspace}}, memory.HostBytes(),
              "on the host");
 }

@@ -17,56 +17,6 @@ namespace {
 
 double Us(absl::Duration duration) { return absl::ToDoubleMicroseconds(duration); }
 
-// What an answer's bytes and its share of the budget hang on until the transport lets go.
-struct Answer {
-  Ticket ticket;
-  absl::InlinedVector<std::shared_ptr<const void>, 1> memory;
-};
-
-Timings Sum(const absl::InlinedVector<PartResult, 1>& results) {
-  Timings sum = results.front().timings;
-  for (const PartResult& result : absl::MakeConstSpan(results).subspan(1)) {
-    sum.batch += result.timings.batch;
-    sum.h2d += result.timings.h2d;
-    sum.compute += result.timings.compute;
-    sum.d2h += result.timings.d2h;
-  }
-  return sum;
-}
-
-void ObservePhases(BlockMetrics& series, DeviceType device, const Timings& timings) {
-  series.ObservePhase(Phase::kQueue, absl::Microseconds(timings.queue));
-  series.ObservePhase(Phase::kBatch, absl::Microseconds(timings.batch));
-  series.ObservePhase(Phase::kCompute, absl::Microseconds(timings.compute));
-  if (device != DeviceType::kCuda) return;
-  series.ObservePhase(Phase::kH2d, absl::Microseconds(timings.h2d));
-  series.ObservePhase(Phase::kD2h, absl::Microseconds(timings.d2h));
-}
-
-// The answer of a request that has ended with what lanes made of it.
-Outcome OutcomeOf(Entry& entry) {
-  std::sort(entry.results.begin(), entry.results.end(),
-            [](const PartResult& a, const PartResult& b) { return a.first_row < b.first_row; });
-  Outcome outcome;
-  outcome.status = std::move(entry.results.front().status);
-  outcome.device = entry.results.front().device;
-  if (!outcome.status.ok()) {
-    entry.ticket.Release();
-    return outcome;
-  }
-  outcome.timings = Sum(entry.results);
-  auto answer = std::make_shared<Answer>();
-  for (PartResult& result : entry.results) {
-    for (size_t o = 0; o < result.outputs.size(); ++o) {
-      if (!result.outputs[o].empty()) outcome.outputs[o].push_back(result.outputs[o]);
-    }
-    answer->memory.push_back(std::move(result.memory));
-  }
-  answer->ticket = std::move(entry.ticket);
-  outcome.storage = std::move(answer);
-  return outcome;
-}
-
 }  // namespace
 
 LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, size_t index,
@@ -231,17 +181,6 @@ bool LaneWorker::Do(Work& work) {
   return true;
 }
 
-void LaneWorker::RunForCaller() {
-  const absl::Time began = engine_.clock.Now();
-  absl::Time now = began;
-  batch_ = std::move(callers_batch);
-  callers_batch.Clear();
-  do {
-    RunBatch(now, absl::InfiniteDuration());
-    now = engine_.clock.Now();
-  } while (engine_.NextForCaller(device_, *this, now - began, &batch_));
-}
-
 // False when the engine is gone.
 bool LaneWorker::RunBatch(absl::Time started, absl::Duration patience) {
   busy_ = true;
@@ -269,14 +208,11 @@ bool LaneWorker::RunBatch(absl::Time started, absl::Duration patience) {
   }
   gathered_->AddUsed(-static_cast<int64_t>(staging_in_.size()));
   if (status.ok()) {
-    engine_.Succeeded(*batch_.block, device_, batch_.run.rows, engine_.clock.Now() - started);
+    engine_.Succeeded(batch_, device_, engine_.clock.Now() - started);
+    engine_.CountIfFallback(batch_, device_);
     const Timings timings{0, Us(gathered - started), Us(times.h2d), Us(times.compute),
                           Us(times.d2h)};
     Observe(batch_, times.padded_rows, engine_.clock.Now() - started);
-    // A device of another type than the preferred one, which must have been lost before.
-    if (engine_.device_list[batch_.block->PreferredDevice()].type != lane_->device().type) {
-      batch_.block->metrics->CountFallback(FallbackCause::kDeviceLost, batch_.requests());
-    }
     Deliver(batch_, timings, started);
   } else if (!engine_.Failed(device_, *this, batch_, &status)) {
     engine_.Fail(batch_, status);
@@ -320,7 +256,7 @@ void LaneWorker::RunTakeOver(Engine::Impl::TakeOver& takeover) {
   absl::Status status;
   if (batch.run.rows > 0) status = lane_->Run(batch.run, &times);
   if (status.ok()) {
-    engine_.Succeeded(*batch.block, device_, batch.run.rows, engine_.clock.Now() - started);
+    engine_.Succeeded(batch, device_, engine_.clock.Now() - started);
     const Timings timings{0, Us(gathered - started), Us(times.h2d), Us(times.compute),
                           Us(times.d2h)};
     Observe(batch, times.padded_rows, engine_.clock.Now() - started);
@@ -403,25 +339,7 @@ void LaneWorker::Deliver(Batch& batch, Timings timings, absl::Time started) {
     if (result.status.ok()) Keep(batch, p, &result);
   }
   slab_.reset();
-  Conclude(engine_, batch, std::move(results));
-}
-
-void LaneWorker::Conclude(Engine::Impl& engine, Batch& batch, std::vector<PartResult> results) {
-  Entries ended = engine.Finish(batch, std::move(results));
-  for (const EntryPtr& entry : ended) {
-    Outcome outcome = OutcomeOf(*entry);
-    if (outcome.status.ok()) {
-      ObservePhases(*batch.block->metrics, outcome.device.type, outcome.timings);
-    } else {
-      batch.block->metrics->CountShed(ReasonOf(outcome.status));
-    }
-    if (!entry->with_lanes) entry->request.payload.reset();
-    std::move(entry->request.done)(std::move(outcome));
-  }
-  const int64_t answered = static_cast<int64_t>(ended.size());
-  ended.clear();
-  batch.parts.clear();  // the last hold on the blocks, before a drain is told that all is done
-  if (answered > 0) engine.Answered(answered);
+  engine_.Conclude(batch, std::move(results));
 }
 
 }  // namespace fuseblock

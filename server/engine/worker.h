@@ -36,9 +36,6 @@ class LaneWorker {
   void Join();
   bool orphaned() const { return orphaned_; }
 
-  // A lane is done with the batch; results by part. Answers the requests that have ended with it.
-  static void Conclude(Engine::Impl& engine, Batch& batch, std::vector<PartResult> results);
-
   const Lane& lane() const { return *lane_; }
   size_t index() const { return index_; }  // among the device's lanes
 
@@ -63,15 +60,9 @@ class LaneWorker {
   size_t workspace_bytes() const { return workspace_bytes_; }
   LaneStatus status() const { return {busy_, batches_, last_batch_tokens_}; }
 
-  // On the thread of a caller that the lane was lent to: runs callers_batch and then what is
-  // queued, as long as that takes no longer than a caller may be kept, and gives the lane back.
-  void RunForCaller();
-
   // Guarded by the engine's lock.
   absl::Time busy_until = absl::InfinitePast();  // when the running batch should be done
   int64_t probe_due = 0;                         // the round in which it has to be probed; 0: none
-  bool lent = false;                             // a caller has the lane
-  Batch callers_batch;                           // whom the lane is lent to has this
   int lends = 0;  // batches whose inputs lie here and are another worker's: the staging must wait
   std::shared_ptr<Engine::Impl::Task> task;  // that it has, or is to do next
 
@@ -105,7 +96,7 @@ class LaneWorker {
   bool orphaned_ = false;
   LaneBytes bytes_;
 
-  // Whoever runs the lane has these: its thread, or a caller that it is lent to.
+  // The thread's.
   Buffer staging_in_;
   std::shared_ptr<OutputPool> pool_;
   OutputPool::Slab slab_;  // the one that the next batch's outputs go to

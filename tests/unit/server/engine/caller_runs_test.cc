@@ -16,7 +16,10 @@ constexpr BlockKind kNorm = BlockKind::kNormResidual;
 
 class CallerRunsTest : public EngineTest {
  protected:
-  CallerRunsTest() { options_.caller_runs_max = absl::Hours(1); }
+  CallerRunsTest() {
+    options_.caller_runs_max = absl::Hours(1);
+    options_.caller_lanes = 1;
+  }
 
   // Sends one request; whether it was answered before Submit returned, on this thread.
   bool RunsHere(const std::shared_ptr<ServedBlock>& block, int64_t tokens) {
@@ -54,29 +57,44 @@ TEST_F(CallerRunsTest, NotWhatTakesLonger) {
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(RunsHere(norm, 5));
 }
 
-TEST_F(CallerRunsTest, NotWhileTheLaneIsBusy) {
+TEST_F(CallerRunsTest, NotWhileTheDevicesOwnLaneIsBusy) {
   Start();
+  const auto norm = Serve("m.norm", kNorm);
+  SendUntilItRunsHere(norm, 5);
   const auto path = Serve("m.path", BlockKind::kFfnPath);
-  SendUntilItRunsHere(path, 3);
   faults_->Hold(kCpu);
-  // Whoever comes first keeps the lane, here a thread of the test.
-  CallPtr first;
-  std::thread holder([&] { first = Send(path, 1, 99); });
+  const auto first = Send(path, 3);  // never seen before, so it is not for a caller
   faults_->AwaitHeld(kCpu, 1);
-  const auto queued = MakeCall(path, {RandomRows(DType::kBF16, 3, 2)});
-  engine_->Submit(queued->MakeRequest(queued));
-  EXPECT_FALSE(queued->answered());
+  EXPECT_FALSE(Send(norm, 5)->answered()) << "it would take cores from the lane";
   faults_->Release(kCpu);
-  holder.join();
-  for (const CallPtr& call : {first, queued}) {
+  first->ExpectRight();
+}
+
+TEST_F(CallerRunsTest, AsManyAtATimeAsThereAreLanes) {
+  options_.caller_lanes = 2;
+  Start();
+  const auto norm = Serve("m.norm", kNorm);
+  SendUntilItRunsHere(norm, 5);
+  faults_->Hold(kCpu);
+  CallPtr calls[2];
+  std::thread callers[2];
+  for (int i = 0; i < 2; ++i) {
+    callers[i] = std::thread([&, i] { calls[i] = Send(norm, 3, 10 + i); });
+    faults_->AwaitHeld(kCpu, i + 1);
+  }
+  const CallPtr queued = Send(norm, 4);  // returns: the device's own lane has it
+  faults_->AwaitHeld(kCpu, 3);
+  faults_->Release(kCpu);
+  for (std::thread& caller : callers) caller.join();
+  for (const CallPtr& call : {calls[0], calls[1], queued}) {
     call->ExpectRight();
     call->ReleaseOutputs();
   }
   ExpectNothingHeld();
 }
 
-// The answer's callback submits again: the lane is the caller's still, and nobody else was woken.
-TEST_F(CallerRunsTest, WhatComesMeanwhileRunsToo) {
+// The answer's callback submits again, while this caller's lane is still its own.
+TEST_F(CallerRunsTest, ACallbackThatSubmitsTakesAnotherLane) {
   Start();
   const auto norm = Serve("m.norm", kNorm);
   SendUntilItRunsHere(norm, 5);

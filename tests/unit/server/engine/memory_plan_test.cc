@@ -26,6 +26,7 @@ DeviceMemory Cpu() {
   memory.workspace = 300;
   memory.staging_in = 10;
   memory.staging_out = 30;
+  memory.callers = 4;
   return memory;
 }
 
@@ -37,10 +38,10 @@ TEST(MemoryPlanTest, TheSumIsThatOfItsTerms) {
             "batches 7) = 1704 bytes on the device");
   EXPECT_EQ(DescribeHostBytes(Gpu()),
             "cuda:0: 2 lanes x (staging in 10 + staging out 30) = 80 bytes on the host, pinned");
-  EXPECT_EQ(Cpu().HostBytes(), 1340);
+  EXPECT_EQ(Cpu().HostBytes(), 1344);
   EXPECT_EQ(DescribeHostBytes(Cpu()),
-            "cpu: weights 1000 + 1 lane x (staging in 10 + staging out 30 + workspace 300) = 1340 "
-            "bytes on the host");
+            "cpu: weights 1000 + callers' lanes 4 + 1 lane x (staging in 10 + staging out 30 + "
+            "workspace 300) = 1344 bytes on the host");
 }
 
 TEST(MemoryPlanTest, ADeviceOverItsLimitIsRefusedWithTheSum) {
@@ -57,11 +58,11 @@ TEST(MemoryPlanTest, ADeviceOverItsLimitIsRefusedWithTheSum) {
 }
 
 TEST(MemoryPlanTest, SoIsTheHost) {
-  EXPECT_TRUE(CheckMemory({Gpu(), Cpu()}, 1420).ok());
-  const absl::Status status = CheckMemory({Gpu(), Cpu()}, 1419);
+  EXPECT_TRUE(CheckMemory({Gpu(), Cpu()}, 1424).ok());
+  const absl::Status status = CheckMemory({Gpu(), Cpu()}, 1423);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(), DescribeHostBytes(Gpu()) + "; " + DescribeHostBytes(Cpu()) +
-                                  "; together 1420, of which 1419 may be used");
+                                  "; together 1424, of which 1423 may be used");
 }
 
 TEST(MemoryPlanTest, SomeOfADeviceIsTheDriversOwn) {

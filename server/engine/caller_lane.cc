@@ -1,0 +1,117 @@
+#include "server/engine/caller_lane.h"
+
+#include <new>
+#include <utility>
+
+#include "server/reason.h"
+
+namespace fuseblock {
+namespace {
+
+double Us(absl::Duration duration) { return absl::ToDoubleMicroseconds(duration); }
+
+// Null when there is no memory. Tensors want to begin where a tensor may.
+std::shared_ptr<std::byte> AllocateOutputs(size_t bytes) {
+  auto* memory = static_cast<std::byte*>(
+      ::operator new(bytes, std::align_val_t(kTensorAlignment), std::nothrow));
+  if (memory == nullptr) return nullptr;
+  return {memory, [](std::byte* p) { ::operator delete(p, std::align_val_t(kTensorAlignment)); }};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CallerLane>> CallerLane::Create(Engine::Impl& engine, size_t device,
+                                                               size_t index,
+                                                               const LaneFactory& make) {
+  auto lane = make(engine.device_list[device], 1);
+  if (!lane.ok()) return lane.status();
+  LaneBytes bytes;
+  bytes.workspace = kBytes;
+  if (absl::Status s = (*lane)->Reserve(bytes); !s.ok()) return s;
+  auto staging = Buffer::Allocate((*lane)->staging(), kBytes);
+  if (!staging.ok()) return staging.status();
+  return std::unique_ptr<CallerLane>(
+      new CallerLane(engine, device, index, *std::move(lane), *std::move(staging)));
+}
+
+CallerLane::CallerLane(Engine::Impl& engine, size_t device, size_t index,
+                       std::unique_ptr<Lane> lane, Buffer staging)
+    : engine_(engine),
+      device_(device),
+      lane_(std::move(lane)),
+      staging_(std::move(staging)),
+      gathered_(engine.metrics.Memory(lane_->device(), MemoryPool::kStagingIn)),
+      workspace_(engine.metrics.Memory(lane_->device(), MemoryPool::kWorkspace)),
+      metrics_(engine.metrics.Lane(lane_->device(), static_cast<int>(index))) {
+  gathered_->AddReserved(static_cast<int64_t>(staging_.size()));
+  workspace_->AddReserved(static_cast<int64_t>(lane_->device_bytes()));
+}
+
+CallerLane::~CallerLane() {
+  gathered_->AddReserved(-static_cast<int64_t>(staging_.size()));
+  workspace_->AddReserved(-static_cast<int64_t>(lane_->device_bytes()));
+}
+
+int64_t CallerLane::TokensMax(const EngineBlock& block, size_t device, int64_t limit) {
+  int64_t fits = 0;
+  for (int64_t step = limit; step > 0; step /= 2) {
+    while (fits + step <= limit) {
+      const LaneBytes needed = block.BytesNeeded(device, fits + step);
+      if (needed.inputs > kBytes || needed.workspace > kBytes) break;
+      fits += step;
+    }
+  }
+  return fits;
+}
+
+void CallerLane::Run(Part part) {
+  const absl::Time started = engine_.clock.Now();
+  batch_.Clear();
+  batch_.parts.push_back(std::move(part));
+  const Entry& entry = *batch_.parts.front().entry;
+  EngineBlock& block = *entry.queue->block();
+  busy_ = true;
+  PartResult result;
+  result.device = lane_->device();
+  result.timings.queue = Us(started - entry.submitted);
+
+  const std::shared_ptr<std::byte> outputs =
+      AllocateOutputs(block.BytesNeeded(device_, entry.request.tokens).outputs);
+  // Without memory nothing runs.
+  Gather(batch_, staging_.data(), outputs != nullptr ? outputs.get() : staging_.data());
+  batch_.run.block = block.on_device[device_];
+  gathered_->AddUsed(static_cast<int64_t>(staging_.size()));
+  last_batch_tokens_ = batch_.run.rows;
+  const absl::Time gathered = engine_.clock.Now();
+
+  LaneTimes times;
+  if (outputs == nullptr) {
+    result.status = MakeError(Reason::kMemory, "no memory for the answer");
+  } else if (batch_.run.rows > 0) {
+    result.status = lane_->Run(batch_.run, &times);
+  }
+  gathered_->AddUsed(-static_cast<int64_t>(staging_.size()));
+  if (result.status.ok()) {
+    const absl::Duration took = engine_.clock.Now() - started;
+    engine_.Succeeded(batch_, device_, took);
+    engine_.CountIfFallback(batch_, device_);
+    block.metrics->ObserveBatch(1, batch_.run.rows, 0);
+    metrics_->ObserveBatch(took);
+    ++batches_;
+    result.timings.batch = Us(gathered - started);
+    result.timings.compute = Us(times.compute);
+    result.status = batch_.status.front();
+    for (size_t o = 0; o < batch_.run.output_count; ++o) {
+      result.outputs[o] = OutputOf(batch_, 0, o);
+    }
+    result.memory = outputs;
+  } else {
+    result.status = FailedForGood(lane_->device(), batch_, result.status);
+  }
+  busy_ = false;
+  std::vector<PartResult> results;
+  results.push_back(std::move(result));
+  engine_.Conclude(batch_, std::move(results), *this);
+}
+
+}  // namespace fuseblock
