@@ -76,7 +76,7 @@ main() {
   need_debian build
   case ${1:-} in
     ffn | rpc | overload | memory | numerics | faults) "bench_$1" "${@:2}" ;;
-    '') bench_ffn && bench_rpc ;;
+    '') bench_ffn "$@" && bench_rpc "$@" ;;
     *) usage_error "no benchmark '$1'; ./dev help bench lists them" ;;
   esac
 }
