@@ -119,7 +119,8 @@ absl::Status Engine::Impl::MakeLanes() {
     }
     const int callers = state.device.type == DeviceType::kCpu ? options.caller_lanes : 0;
     for (int n = 0; n < callers; ++n) {
-      auto lane = CallerLane::Create(*this, i, static_cast<size_t>(lanes + n), make);
+      const size_t index = state.workers.size() + state.caller_lanes.size();
+      auto lane = CallerLane::Create(*this, i, index, make);
       if (!lane.ok()) return lane.status();
       state.free_caller_lanes.push_back(lane->get());
       state.caller_lanes.push_back(*std::move(lane));

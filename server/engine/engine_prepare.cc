@@ -98,7 +98,7 @@ absl::Status Engine::Impl::CaptureOn(size_t device, LaneWorker& worker,
     if (!block.HasForm(form)) continue;
     for (int bucket = 0; bucket < buckets; ++bucket) {
       if (room-- <= 0 || !Prepared(device, worker, block)) return absl::OkStatus();
-      const absl::Status status =
+      absl::Status status =
           RunOnLane(device, worker, absl::StrCat("capturing ", block.name),
                     [preparing, graphs, form, bucket](LaneWorker& lane) {
                       return lane.Capture(*preparing->block, form, bucket, graphs.get());
@@ -128,11 +128,11 @@ absl::Status Engine::Impl::MeasureOn(size_t device, const std::shared_ptr<Prepar
   for (int64_t tokens = 1; clock.Now() < until; tokens = std::min(tokens * 4, tokens_max)) {
     if (!Prepared(device, worker, block)) return absl::OkStatus();
     const auto took = std::make_shared<absl::StatusOr<absl::Duration>>(absl::CancelledError());
-    const absl::Status status = RunOnLane(device, worker, absl::StrCat("measuring ", block.name),
-                                          [preparing, took, tokens, until](LaneWorker& lane) {
-                                            *took = lane.TimeOf(*preparing->block, tokens, until);
-                                            return absl::OkStatus();
-                                          });
+    absl::Status status = RunOnLane(device, worker, absl::StrCat("measuring ", block.name),
+                                    [preparing, took, tokens, until](LaneWorker& lane) {
+                                      *took = lane.TimeOf(*preparing->block, tokens, until);
+                                      return absl::OkStatus();
+                                    });
     if (!status.ok()) return status;
     if (!took->ok()) return absl::OkStatus();
     block.costs[device].Measure(tokens, **took);

@@ -69,7 +69,7 @@ bool LaneWorker::GiveUp(absl::Time now, Batch* batch) {
 
 absl::Status LaneWorker::Reserve(const LaneBytes& bytes) {
   const LaneBytes wanted = Larger(bytes, bytes_);
-  const absl::Status status = Grow(wanted);
+  absl::Status status = Grow(wanted);
   if (status.ok()) return status;
   const size_t device_side =
       wanted.workspace + (lane_->staging() == MemoryKind::kPinned
