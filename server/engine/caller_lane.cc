@@ -8,8 +8,6 @@
 namespace fuseblock {
 namespace {
 
-double Us(absl::Duration duration) { return absl::ToDoubleMicroseconds(duration); }
-
 // Null when there is no memory. Tensors want to begin where a tensor may.
 std::shared_ptr<std::byte> AllocateOutputs(size_t bytes) {
   auto* memory = static_cast<std::byte*>(
@@ -53,13 +51,11 @@ CallerLane::~CallerLane() {
 }
 
 int64_t CallerLane::TokensMax(const EngineBlock& block, size_t device, int64_t limit) {
-  int64_t fits = 0;
-  for (int64_t step = limit; step > 0; step /= 2) {
-    while (fits + step <= limit) {
-      const LaneBytes needed = block.BytesNeeded(device, fits + step);
-      if (needed.inputs > kBytes || needed.workspace > kBytes) break;
-      fits += step;
-    }
+  int64_t fits = 0, too_many = limit + 1;
+  while (too_many - fits > 1) {
+    const int64_t tokens = fits + (too_many - fits) / 2;
+    const LaneBytes needed = block.BytesNeeded(device, tokens);
+    (needed.inputs <= kBytes && needed.workspace <= kBytes ? fits : too_many) = tokens;
   }
   return fits;
 }
@@ -73,10 +69,10 @@ void CallerLane::Run(Part part) {
   busy_ = true;
   PartResult result;
   result.device = lane_->device();
-  result.timings.queue = Us(started - entry.submitted);
+  result.timings.queue = absl::ToDoubleMicroseconds(started - entry.submitted);
 
   const std::shared_ptr<std::byte> outputs =
-      AllocateOutputs(block.BytesNeeded(device_, entry.request.tokens).outputs);
+      AllocateOutputs(block.OutputBytes(entry.request.tokens));
   // Without memory nothing runs.
   Gather(batch_, staging_.data(), outputs != nullptr ? outputs.get() : staging_.data());
   batch_.run.block = block.on_device[device_];
@@ -85,33 +81,35 @@ void CallerLane::Run(Part part) {
   const absl::Time gathered = engine_.clock.Now();
 
   LaneTimes times;
+  absl::Status ran;
   if (outputs == nullptr) {
-    result.status = MakeError(Reason::kMemory, "no memory for the answer");
+    ran = MakeError(Reason::kMemory, "no memory for the answer");
   } else if (batch_.run.rows > 0) {
-    result.status = lane_->Run(batch_.run, &times);
+    ran = lane_->Run(batch_.run, &times);
   }
+  result.status = batch_.status.front();
   gathered_->AddUsed(-static_cast<int64_t>(staging_.size()));
-  if (result.status.ok()) {
+  if (ran.ok()) {
     const absl::Duration took = engine_.clock.Now() - started;
     engine_.Succeeded(batch_, device_, took);
     engine_.CountIfFallback(batch_, device_);
     block.metrics->ObserveBatch(1, batch_.run.rows, 0);
     metrics_->ObserveBatch(took);
     ++batches_;
-    result.timings.batch = Us(gathered - started);
-    result.timings.compute = Us(times.compute);
-    result.status = batch_.status.front();
+    result.timings.batch = absl::ToDoubleMicroseconds(gathered - started);
+    result.timings.compute = absl::ToDoubleMicroseconds(times.compute);
     for (size_t o = 0; o < batch_.run.output_count; ++o) {
       result.outputs[o] = OutputOf(batch_, 0, o);
     }
     result.memory = outputs;
   } else {
-    result.status = FailedForGood(lane_->device(), batch_, result.status);
+    ran = FailedForGood(lane_->device(), batch_, ran);
+    if (result.status.ok()) result.status = std::move(ran);
   }
   busy_ = false;
   std::vector<PartResult> results;
   results.push_back(std::move(result));
-  engine_.Conclude(batch_, std::move(results), *this);
+  engine_.Conclude(batch_, std::move(results), this);
 }
 
 }  // namespace fuseblock

@@ -267,10 +267,11 @@ void Engine::Impl::Refuse(Entries refused, Reason reason, std::string_view messa
   }
   const int64_t count = static_cast<int64_t>(refused.size());
   refused.clear();  // the blocks may go now, before a drain is told that all is done
-  if (count > 0) Answered(count);
+  Answered(count, nullptr);
 }
 
 void Engine::Impl::Answered(int64_t requests, CallerLane* lane) {
+  if (requests == 0 && lane == nullptr) return;
   std::lock_guard<std::mutex> lock(mutex);
   if (lane != nullptr) devices[lane->device()]->free_caller_lanes.push_back(lane);
   unanswered -= requests;

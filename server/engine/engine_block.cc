@@ -119,6 +119,14 @@ size_t EngineBlock::OutputRowBytes(size_t output) const {
   return static_cast<size_t>(Elements(outputs[output])) * SizeOf(outputs[output].dtypes[0]);
 }
 
+size_t EngineBlock::OutputBytes(int64_t rows) const {
+  size_t bytes = 0;
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    bytes += AlignTensor(static_cast<size_t>(rows) * OutputRowBytes(o));
+  }
+  return bytes;
+}
+
 size_t EngineBlock::RowBytes(int form) const {
   size_t bytes = 0;
   for (size_t i = 0; i < inputs.size(); ++i) bytes += InputRowBytes(form, i);
@@ -161,9 +169,7 @@ LaneBytes EngineBlock::BytesNeeded(size_t device, int64_t rows) const {
       for (const DType dtype : inputs[i].dtypes) size = std::max(size, SizeOf(dtype));
       bytes.inputs += AlignTensor(static_cast<size_t>(of_rows * Elements(inputs[i]) * size));
     }
-    for (size_t o = 0; o < outputs.size(); ++o) {
-      bytes.outputs += AlignTensor(static_cast<size_t>(of_rows) * OutputRowBytes(o));
-    }
+    bytes.outputs = OutputBytes(of_rows);
     bytes.workspace = on_device[device]->WorkspaceBytes(of_rows);
     return bytes;
   };

@@ -134,10 +134,8 @@ struct Engine::Impl {
   // Answers all of a batch with an error.
   void Fail(Batch& batch, const absl::Status& status);
   // A lane is done with the batch; `results` by part. Answers the requests that have ended with it
-  // and drops the batch.
-  void Conclude(Batch& batch, std::vector<PartResult> results);
-  // The same for a caller's lane, which others may have from then on.
-  void Conclude(Batch& batch, std::vector<PartResult> results, CallerLane& lane);
+  // and drops the batch. A caller's lane is others' from then on.
+  void Conclude(Batch& batch, std::vector<PartResult> results, CallerLane* lane = nullptr);
 
   const EngineOptions options;
   Clock& clock;
@@ -192,7 +190,7 @@ struct Engine::Impl {
   Runner RunnerLocked(const EngineBlock& block, const Serving& serving, int64_t tokens);
   void QueueLocked(const EntryPtr& entry);
   Entries Finish(const Batch& batch, std::vector<PartResult> results);
-  void Answered(int64_t requests, CallerLane* lane = nullptr);
+  void Answered(int64_t requests, CallerLane* lane);
   absl::Duration Patience(Device device, absl::Duration predicted) const;
   Work NextLocked(size_t device, LaneWorker& worker, Entries* expired);
   bool TakeLocked(size_t device, LaneWorker& worker, Batch* batch, Entries* expired);

@@ -314,13 +314,8 @@ void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
   spin.Waited(MonotonicClock().Now() - began);
 }
 
-void Engine::Impl::Conclude(Batch& batch, std::vector<PartResult> results) {
-  const int64_t answered = AnswerEnded(batch, Finish(batch, std::move(results)));
-  if (answered > 0) Answered(answered);
-}
-
-void Engine::Impl::Conclude(Batch& batch, std::vector<PartResult> results, CallerLane& lane) {
-  Answered(AnswerEnded(batch, Finish(batch, std::move(results))), &lane);
+void Engine::Impl::Conclude(Batch& batch, std::vector<PartResult> results, CallerLane* lane) {
+  Answered(AnswerEnded(batch, Finish(batch, std::move(results))), lane);
 }
 
 Entries Engine::Impl::Finish(const Batch& batch, std::vector<PartResult> results) {

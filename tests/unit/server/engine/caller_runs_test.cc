@@ -10,6 +10,8 @@ namespace fuseblock {
 namespace {
 
 using testing::EngineTest;
+using testing::Ids;
+using testing::kVocabulary;
 using testing::RandomRows;
 
 constexpr BlockKind kNorm = BlockKind::kNormResidual;
@@ -122,6 +124,24 @@ TEST_F(CallerRunsTest, AFailureIsItsRequestsOwn) {
   EXPECT_EQ(call->AwaitRefusal(), Reason::kInternal);
   SendUntilItRunsHere(norm, 5);
   ExpectNothingHeld();
+}
+
+TEST_F(CallerRunsTest, ABadTokenIdIsTheClientsFaultEvenWhereTheLaneFails) {
+  Start();
+  const auto embed = Serve("m.embed", BlockKind::kEmbedding);
+  const auto runs_here = [&] {
+    const auto call = MakeCall(embed, {Ids<int32_t>({1})});
+    engine_->Submit(call->MakeRequest(call));
+    const bool here = call->answered();
+    call->ExpectRight();
+    return here;
+  };
+  while (!runs_here()) std::this_thread::yield();
+  const auto bad = MakeCall(embed, {Ids<int32_t>({kVocabulary})});
+  faults_->Inject(kCpu, Fault::kLaunchFailure);
+  engine_->Submit(bad->MakeRequest(bad));
+  EXPECT_EQ(bad->AwaitRefusal(), Reason::kBadTensor);
+  EXPECT_EQ(bad->Await().status.message(), "ids[0]: expected 0 <= id < 50, got 50");
 }
 
 TEST_F(CallerRunsTest, ManyCallersShareTheLaneWhileItGrows) {
