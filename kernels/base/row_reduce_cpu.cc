@@ -12,18 +12,6 @@ namespace fuseblock {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <class In>
-float SumOfRow(const In* x, int64_t columns) {
-  float sum[1];
-  Accumulate(
-      columns, [&](Sums<1>& sums, int64_t i) { sums.of[0] = hn::Add(sums.of[0], Load(x + i)); },
-      [&](Sums<1>& sums, int64_t i, int64_t count) {
-        sums.of[0] = hn::Add(sums.of[0], LoadTail(x + i, count));
-      },
-      sum);
-  return sum[0];
-}
-
 // A vector's Max may drop a NaN, so that the NaNs are kept apart.
 template <class In>
 float MaxOrNanOfRow(const In* x, int64_t columns) {

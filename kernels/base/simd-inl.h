@@ -222,6 +222,18 @@ HWY_INLINE void Accumulate(int64_t columns, const Step& step, const TailStep& ta
   for (int k = 0; k < kCount; ++k) result[k] = hn::GetLane(hn::SumOfLanes(d, total.of[k]));
 }
 
+template <class In>
+HWY_INLINE float SumOfRow(const In* x, int64_t columns) {
+  float sum[1];
+  Accumulate(
+      columns, [&](Sums<1>& sums, int64_t i) { sums.of[0] = hn::Add(sums.of[0], Load(x + i)); },
+      [&](Sums<1>& sums, int64_t i, int64_t count) {
+        sums.of[0] = hn::Add(sums.of[0], LoadTail(x + i, count));
+      },
+      sum);
+  return sum[0];
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace fuseblock
 HWY_AFTER_NAMESPACE();

@@ -50,14 +50,7 @@ HWY_INLINE Moments MomentsAbout(float about, const In* x, int64_t columns) {
 template <class In>
 HWY_INLINE float FirstMean(const In* x, int64_t columns) {
   const int64_t count = HWY_MIN(columns, int64_t{64});
-  float sum[1];
-  Accumulate(
-      count, [&](Sums<1>& sums, int64_t i) { sums.of[0] = hn::Add(sums.of[0], Load(x + i)); },
-      [&](Sums<1>& sums, int64_t i, int64_t left) {
-        sums.of[0] = hn::Add(sums.of[0], LoadTail(x + i, left));
-      },
-      sum);
-  return sum[0] / static_cast<float>(count);
+  return SumOfRow(x, count) / static_cast<float>(count);
 }
 
 struct RowStats {

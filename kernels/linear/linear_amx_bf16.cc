@@ -278,23 +278,6 @@ bool MayUseTiles() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-void StorePanel(const LinearArgs& args, int64_t first, int64_t rows, int64_t panel,
-                const float* total) {
-  const LinearWeight::Packed& packed = args.weight->packed();
-  const int64_t y_size = SizeOf(args.y_dtype);
-  const int64_t column = panel * kPanelWidth;
-  PanelTask task;
-  task.dtype = packed.dtype;
-  task.y_dtype = args.y_dtype;
-  task.bias = packed.bias.size() == 0 ? nullptr : packed.bias_data() + column;
-  task.rows = rows;
-  task.y_stride = args.y.stride * y_size;
-  task.y = static_cast<std::byte*>(args.y.data) + first * task.y_stride + column * y_size;
-  task.columns = std::min(kPanelWidth, packed.n - column);
-  task.epilogue = args.epilogue;
-  StorePanelRows(task, total);
-}
-
 void RunChunk(const ExecutionContext& context, const LinearArgs& args, int64_t first,
               int64_t rows) {
   const LinearWeight::Packed& packed = args.weight->packed();
@@ -312,7 +295,8 @@ void RunChunk(const ExecutionContext& context, const LinearArgs& args, int64_t f
     if (packed.k == 0) std::memset(scratch.totals, 0, sizeof(scratch.totals));
     RunPanels(packed.weight.data() + begin * panel_bytes, count, packed.k, x, scratch);
     for (int64_t panel = 0; panel < count; ++panel) {
-      StorePanel(args, first, rows, begin + panel, scratch.totals + panel * kChunkSums);
+      StorePanelRows(PanelTaskOf(args, begin + panel, first, rows),
+                     scratch.totals + panel * kChunkSums);
     }
   });
 }

@@ -63,9 +63,9 @@ std::string LinearHighwayUnavailable(std::string* detail);
 absl::Status LinearHighway(const ExecutionContext& context, const LinearArgs& args);
 std::string LinearAvx512Bf16Unavailable(std::string* detail);
 bool LinearAvx512Bf16IsFast();
+absl::Status LinearAvx512Bf16(const ExecutionContext& context, const LinearArgs& args);
 std::string LinearAmxBf16Unavailable(std::string* detail);
 absl::Status LinearAmxBf16(const ExecutionContext& context, const LinearArgs& args);
-absl::Status LinearAvx512Bf16(const ExecutionContext& context, const LinearArgs& args);
 absl::Status LinearCuda(const ExecutionContext& context, const LinearArgs& args);
 absl::Status LinearReference(const ExecutionContext& context, const LinearArgs& args);
 

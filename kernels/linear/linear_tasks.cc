@@ -23,13 +23,31 @@ int64_t RowsPerTask(int64_t rows, int64_t panels, int threads) {
 
 }  // namespace
 
-void RunPanelTasks(const ExecutionContext& context, const LinearArgs& args,
-                   void (*run)(const PanelTask& task)) {
+PanelTask PanelTaskOf(const LinearArgs& args, int64_t panel, int64_t row, int64_t rows) {
   const LinearWeight::Packed& packed = args.weight->packed();
   const int64_t size = SizeOf(packed.dtype);
   const int64_t y_size = SizeOf(args.y_dtype);
+  const int64_t column = panel * kPanelWidth;
+  PanelTask task;
+  task.dtype = packed.dtype;
+  task.y_dtype = args.y_dtype;
+  task.k = packed.k;
+  task.panel = packed.weight.data() + panel * PanelElements(packed.dtype, packed.k) * size;
+  task.bias = packed.bias.size() == 0 ? nullptr : packed.bias_data() + column;
+  task.x_stride = args.x.stride * size;
+  task.x = static_cast<const std::byte*>(args.x.data) + row * task.x_stride;
+  task.rows = rows;
+  task.y_stride = args.y.stride * y_size;
+  task.y = static_cast<std::byte*>(args.y.data) + row * task.y_stride + column * y_size;
+  task.columns = std::min(kPanelWidth, packed.n - column);
+  task.epilogue = args.epilogue;
+  return task;
+}
+
+void RunPanelTasks(const ExecutionContext& context, const LinearArgs& args,
+                   void (*run)(const PanelTask& task)) {
+  const LinearWeight::Packed& packed = args.weight->packed();
   const int64_t panels = PanelCount(packed.n);
-  const int64_t panel_bytes = PanelElements(packed.dtype, packed.k) * size;
   const int64_t rows = args.x.rows;
   const int64_t per_task = RowsPerTask(rows, panels, context.parallel_for.threads);
   const int64_t chunks = (rows + per_task - 1) / per_task;
@@ -37,21 +55,7 @@ void RunPanelTasks(const ExecutionContext& context, const LinearArgs& args,
   context.parallel_for(panels * chunks, [&](int64_t index) {
     const int64_t panel = index / chunks;
     const int64_t row = index % chunks * per_task;
-    const int64_t column = panel * kPanelWidth;
-    PanelTask task;
-    task.dtype = packed.dtype;
-    task.y_dtype = args.y_dtype;
-    task.k = packed.k;
-    task.panel = packed.weight.data() + panel * panel_bytes;
-    task.bias = packed.bias.size() == 0 ? nullptr : packed.bias_data() + column;
-    task.x_stride = args.x.stride * size;
-    task.x = static_cast<const std::byte*>(args.x.data) + row * task.x_stride;
-    task.rows = std::min(per_task, rows - row);
-    task.y_stride = args.y.stride * y_size;
-    task.y = static_cast<std::byte*>(args.y.data) + row * task.y_stride + column * y_size;
-    task.columns = std::min(kPanelWidth, packed.n - column);
-    task.epilogue = args.epilogue;
-    run(task);
+    run(PanelTaskOf(args, panel, row, std::min(per_task, rows - row)));
   });
 }
 

@@ -28,12 +28,15 @@ struct PanelTask {
   const float* bias;   // 64 values, or null
   const std::byte* x;  // the task's first row
   int64_t x_stride;    // bytes
-  int64_t rows;        // <= kTaskRowsMax
+  int64_t rows;        // <= kTaskRowsMax where RunPanelTasks hands it out
   std::byte* y;        // the panel's first column in the task's first row
   int64_t y_stride;    // bytes
   int64_t columns;     // that exist of the panel's 64
   LinearEpilogue epilogue;
 };
+
+// The task of `rows` rows from `row` on and that panel.
+PanelTask PanelTaskOf(const LinearArgs& args, int64_t panel, int64_t row, int64_t rows);
 
 // Stores a task's FP32 sums, kPanelWidth a row: the bias, the epilogue and the rounding by vectors,
 // for implementations that have no vector functions of their own.
