@@ -55,21 +55,22 @@ FUSEBLOCK_TARGET("avx2,fma") void Fma256(int64_t turns) {
   }
 }
 
+#define FUSEBLOCK_LOW_REGISTERS                                                            \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
+      "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+
 // Zeros: what the registers hold might be subnormal, which takes a hundred times as long.
 #define FUSEBLOCK_ZERO(n) "vpxorq %%zmm" #n ", %%zmm" #n ", %%zmm" #n "\n"
 FUSEBLOCK_TARGET("avx512f") void Zero512() {
   asm volatile(FUSEBLOCK_16(FUSEBLOCK_ZERO) FUSEBLOCK_ZERO(30) FUSEBLOCK_ZERO(31)::
-                   : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
-                     "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+                   : FUSEBLOCK_LOW_REGISTERS);
 }
 
 FUSEBLOCK_TARGET("avx512f") void Fma512(int64_t turns) {
 #define FUSEBLOCK_FMA(n) "vfmadd231ps %%zmm30, %%zmm31, %%zmm" #n "\n"
   Zero512();
   for (int64_t i = 0; i < turns; ++i) {
-    asm volatile(FUSEBLOCK_16(FUSEBLOCK_FMA)::
-                     : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
-                       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+    asm volatile(FUSEBLOCK_16(FUSEBLOCK_FMA)::: FUSEBLOCK_LOW_REGISTERS);
   }
 }
 
@@ -77,9 +78,7 @@ FUSEBLOCK_TARGET("avx512f,avx512bf16") void Pairs512(int64_t turns) {
 #define FUSEBLOCK_PAIRS(n) "vdpbf16ps %%zmm30, %%zmm31, %%zmm" #n "\n"
   Zero512();
   for (int64_t i = 0; i < turns; ++i) {
-    asm volatile(FUSEBLOCK_16(FUSEBLOCK_PAIRS)::
-                     : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
-                       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+    asm volatile(FUSEBLOCK_16(FUSEBLOCK_PAIRS)::: FUSEBLOCK_LOW_REGISTERS);
   }
 }
 
