@@ -5,6 +5,7 @@
 // finishes one half.
 #pragma once
 
+#include "kernels/mlp_swiglu/down_operands.cuh"
 #include "kernels/mlp_swiglu/few_tokens_ring.cuh"
 
 namespace fuseblock {
@@ -12,16 +13,11 @@ namespace fuseblock {
 constexpr int kDownWarps = kWarpgroupWarps;
 constexpr int kDownThreads = (kDownWarps + kProducerWarps) * kWarpThreads;
 
-struct DownParams {
+struct DownParams : DownOperands {
   FewTokensPlan plan;
   const std::byte* weights;  // packed down
   const std::byte* product;  // [tile][token][128 bytes]
-  const void* x;             // null: y is the product alone
-  const void* residual;      // null: none
-  void* y;
-  int64_t x_stride, residual_stride, y_stride;
   int tokens;
-  bool y_float;  // FP32, else T
 };
 
 #if FUSEBLOCK_SM90A

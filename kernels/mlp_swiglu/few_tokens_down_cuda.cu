@@ -10,16 +10,8 @@ cudaError_t LaunchFewTokensDown(const FuseblockFewTokens& args, int width, cudaS
   params.plan = plan;
   params.weights = static_cast<const std::byte*>(args.packed) + plan.gate_up_bytes();
   params.product = static_cast<const std::byte*>(args.product);
-  if (args.on_path != 0) {
-    params.x = args.x.data;
-    params.residual = args.residual.data;
-  }
-  params.y = args.y.data;
-  params.x_stride = args.x.stride;
-  params.residual_stride = args.residual.stride;
-  params.y_stride = args.y.stride;
+  SetDownOperands(args, params);
   params.tokens = static_cast<int>(args.x.rows);
-  params.y_float = args.y.dtype == static_cast<int>(DType::kF32);
   return VisitFewTokens(args.x.dtype, width, [&](auto value, auto of_width) {
     using T = decltype(value);
     constexpr int kWidth = decltype(of_width)::value;

@@ -8,25 +8,27 @@
 // 1.4 GHz of 1.98. What costs no energy costs little time (the epilogue of gate and up is 7 % of
 // its cycles; without it the clock falls and 4 % of the time are gone), and the other way round.
 //
-// Versions, BF16, H200, us for one layer of eight in a graph; all, gate and up, down:
-//                                  4096 -> 14336                                  8192 -> 28672
-//                                  256 tokens       1024             4096         256
-//   PyTorch eager                  190              623              2429         639
-//   torch.compile                  173 to 176       562 to 566
-//   the library's products alone   104 + 57         364 + 177        1461 + 698   379 + 198
-//   tokens on the 64-wide side,
-//   14 groups a tile, 4 panels     358 (135, 222)   786 (481, 234)   2857 (1920, 930)
-//   arrivals at the other block's
-//   barriers that fence nothing,
-//   segments shared by two blocks  171 (106, 60)    596 (387, 196)   2382 (1542, 784)  634 (412,
-//   214) 16 groups where as many rounds do, x brought into the L2      168 (106, 59)    587 (373,
-//   196)   2383 (1498, 777)  625 (402, 210)
+// Versions, BF16, H200, us for one layer of eight in a graph: all (gate and up, down).
+//
+//                       4096 -> 14336, 256  1024            4096              8192 -> 28672, 256
+//   PyTorch eager       190                 623             2429              639
+//   torch.compile       173 to 176          562 to 566
+//   library's products  (104, 57)           (364, 177)      (1461, 698)       (379, 198)
+//   1                   358 (135, 222)      786 (481, 234)  2857 (1920, 930)
+//   2                   171 (106, 60)       596 (387, 196)  2382 (1542, 784)  634 (412, 214)
+//   3                   168 (106, 59)       587 (373, 196)  2383 (1498, 777)  625 (402, 210)
+//
+//   1: tokens on the 64-wide side, 14 groups a tile, 4 panels
+//   2: arrivals at the other block's barriers that fence nothing, segments shared by two blocks
+//   3: 16 groups where as many rounds do, x brought into the L2
+//
 // The main loops run at 92.5 % of the tensor rate whatever is loaded: a product of 64 rows takes 9
-// cycles more than it should, at 128, 224 and 256 columns. Two segments of K cost down 8 % where a
-// block does both (128 KiB that wait in the L2). Did not pay: one warpgroup some tiles behind the
-// other, so that one multiplies while the other stores (as many cycles fewer, the clock as much
-// lower); 4 or 16 tiles of tokens side by side; the library's product for down (two of half of K
-// with FP32 sums between: 5 % slower than this); this kernel for 65 to 128 tokens.
+// cycles more than it should, at 128, 224 and 256 columns. Two segments of K cost down some 8 %
+// where a block does both (by its cycles; 128 KiB wait in the L2). Did not pay: one warpgroup some
+// tiles behind the other, so that one multiplies while the other stores (as many cycles fewer, the
+// clock as much lower); 4 or 16 tiles of tokens side by side; the library's product for down (two
+// of half of K with FP32 sums between: 5 % slower than this at 1024 and 4096 tokens); this kernel
+// for 65 to 128 tokens.
 #include <algorithm>
 
 #include "kernels/mlp_swiglu/few_tokens_stages.cuh"
@@ -90,15 +92,7 @@ cudaError_t LaunchManyTokensDown(const FuseblockFewTokens& args, cudaStream_t st
   params.weights = static_cast<const std::byte*>(args.packed) + plan.gate_up_bytes();
   params.activations = static_cast<const std::byte*>(args.product);
   params.segments = plan.segments;
-  if (args.on_path != 0) {
-    params.x = args.x.data;
-    params.residual = args.residual.data;
-  }
-  params.y = args.y.data;
-  params.x_stride = args.x.stride;
-  params.residual_stride = args.residual.stride;
-  params.y_stride = args.y.stride;
-  params.y_float = args.y.dtype == static_cast<int>(DType::kF32);
+  SetDownOperands(args, params);
   if (plan.segments > 1) {
     params.meetings = static_cast<int*>(args.meetings);
     params.waiting = reinterpret_cast<float4*>(params.meetings + kManyMeetings);

@@ -7,16 +7,12 @@
 // stores. None waits for another, which need not be on the GPU.
 #pragma once
 
+#include "kernels/mlp_swiglu/down_operands.cuh"
 #include "kernels/mlp_swiglu/many_tokens_pipe.cuh"
 
 namespace fuseblock {
 
-struct ManyDownParams : ManyParams {
-  const void* x;         // null: y is the product alone
-  const void* residual;  // null: none
-  void* y;
-  int64_t x_stride, residual_stride, y_stride;
-  bool y_float;  // FP32, else the dtype
+struct ManyDownParams : ManyParams, DownOperands {
   int segments;  // of K, 1 or 2
   // A segment's sums until the other's are there, as [block, or tile and block of the cluster][8
   // columns][thread]; and, where two blocks do them, whether that happened, for each warpgroup.

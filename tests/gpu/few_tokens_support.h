@@ -190,6 +190,48 @@ class Replay {
   cudaGraphExec_t graph_ = nullptr;
 };
 
+// How many replays, and on what.
+struct Replays {
+  int64_t count;      // on two lanes together
+  int64_t per_round;  // of each lane, between looks at the results
+  int64_t rows;       // of a replay
+  int64_t inputs;     // that replays take in turn
+  int64_t (*input)(int64_t round, int64_t i, int64_t lane);  // which of them
+};
+
+// Replays on two lanes side by side; how many differ from `expected`, which has the rows of all
+// inputs.
+inline int64_t WrongReplays(const Ffn& ffn, const FewTokens& few, const DeviceRows& x,
+                            const Tensor& expected, const Replays& replays) {
+  const int64_t rows = replays.rows;
+  const auto bytes = static_cast<size_t>(rows * ffn.hidden() * 2);
+  Replay first(ffn, few, rows), second(ffn, few, rows);
+  Replay* lanes[] = {&first, &second};
+  const Buffer out = GpuBuffer(bytes * static_cast<size_t>(2 * replays.per_round));
+  std::vector<std::byte> got(out.size());
+  int64_t wrong = 0;
+  for (int64_t round = 0; round < replays.count / (2 * replays.per_round); ++round) {
+    for (int64_t i = 0; i < replays.per_round; ++i) {
+      for (int64_t lane = 0; lane < 2; ++lane) {
+        lanes[lane]->Enqueue(x.view(replays.input(round, i, lane) * rows, rows),
+                             out.data() + static_cast<size_t>(2 * i + lane) * bytes);
+      }
+    }
+    first.Wait();
+    second.Wait();
+    const cudaError_t copied = cudaMemcpy(got.data(), out.data(), out.size(), cudaMemcpyDefault);
+    EXPECT_EQ(copied, cudaSuccess);
+    for (int64_t i = 0; i < replays.per_round; ++i) {
+      for (int64_t lane = 0; lane < 2; ++lane) {
+        const int64_t input = replays.input(round, i, lane);
+        wrong += std::memcmp(got.data() + static_cast<size_t>(2 * i + lane) * bytes,
+                             expected.memory() + input * static_cast<int64_t>(bytes), bytes) != 0;
+      }
+    }
+  }
+  return wrong;
+}
+
 // Runs with each 16-bit dtype.
 class HopperFfn : public ::testing::TestWithParam<DType> {
  protected:

@@ -229,78 +229,19 @@ TEST_P(GpuFewTokens, TheProofOnTheWeightsHolds) {
   }
 }
 
-// A captured path, replayed on inputs that change, beside another lane that does the same.
-class Replay {
- public:
-  Replay(const Ffn& ffn, const FewTokens& few, int64_t rows)
-      : lane_(ffn, few), x_(ffn.dtype(), rows, ffn.hidden()), y_(ffn.dtype(), rows, ffn.hidden()) {
-    const auto stream = static_cast<cudaStream_t>(lane_.stream().get());
-    cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    lane_.Enqueue(x_, nullptr, true, 0, rows, y_.view());
-    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    EXPECT_EQ(cudaGraphInstantiate(&graph_, graph, 0), cudaSuccess);
-    cudaGraphDestroy(graph);
-  }
-  Replay(const Replay&) = delete;
-  Replay& operator=(const Replay&) = delete;
-  ~Replay() { cudaGraphExecDestroy(graph_); }
-
-  // One replay on those inputs, its outputs to `y` on the device.
-  void Enqueue(const TensorView& x, std::byte* y) {
-    const auto stream = static_cast<cudaStream_t>(lane_.stream().get());
-    const auto bytes = static_cast<size_t>(x.elements() * 2);
-    EXPECT_EQ(cudaMemcpyAsync(x_.view().data, x.data, bytes, cudaMemcpyDefault, stream),
-              cudaSuccess);
-    EXPECT_EQ(cudaGraphLaunch(graph_, stream), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(y, y_.view().data, bytes, cudaMemcpyDefault, stream), cudaSuccess);
-  }
-  void Wait() const { lane_.Wait(); }
-
- private:
-  Lane lane_;
-  DeviceRows x_, y_;
-  cudaGraphExec_t graph_ = nullptr;
-};
-
 TEST_P(GpuFewTokens, TenThousandReplaysOnTwoLanesWithoutAWrongBit) {
-  constexpr int64_t kRows = 16;      // of a replay
-  constexpr int64_t kInputs = 8;     // that replays take in turn
-  constexpr int64_t kPerRound = 50;  // of each lane, between looks at the results
+  constexpr int64_t kRows = 16;
+  constexpr int64_t kInputs = 8;
   const Size size{4096, 14336};
   const Ffn ffn(GetParam(), size);
   const FewTokens few = Packed(ffn);
   const DeviceRows x(Uniform(GetParam(), kRows * kInputs, size.hidden, 1, 5));
   Lane alone(ffn, few);
   const Tensor expected = Outputs(alone, ffn, x, nullptr, true, GetParam(), 0, kRows * kInputs);
-  const auto bytes = static_cast<size_t>(kRows * size.hidden * 2);
-  Replay first(ffn, few, kRows), second(ffn, few, kRows);
-  Replay* lanes[] = {&first, &second};
-  const Buffer out = GpuBuffer(bytes * 2 * kPerRound);
-  std::vector<std::byte> got(out.size());
-  int64_t wrong = 0;
-  for (int64_t round = 0; round < 10000 / (2 * kPerRound); ++round) {
-    const auto input = [&](int64_t i, int64_t lane) {
-      return (round + i * 3 + lane * 5) % kInputs;
-    };
-    for (int64_t i = 0; i < kPerRound; ++i) {
-      for (int64_t lane = 0; lane < 2; ++lane) {
-        lanes[lane]->Enqueue(x.view(input(i, lane) * kRows, kRows),
-                             out.data() + static_cast<size_t>(2 * i + lane) * bytes);
-      }
-    }
-    first.Wait();
-    second.Wait();
-    ASSERT_EQ(cudaMemcpy(got.data(), out.data(), out.size(), cudaMemcpyDefault), cudaSuccess);
-    for (int64_t i = 0; i < kPerRound; ++i) {
-      for (int64_t lane = 0; lane < 2; ++lane) {
-        wrong += std::memcmp(got.data() + static_cast<size_t>(2 * i + lane) * bytes,
-                             expected.memory() + input(i, lane) * static_cast<int64_t>(bytes),
-                             bytes) != 0;
-      }
-    }
-  }
-  EXPECT_EQ(wrong, 0) << "of 10,000 replays";
+  const Replays replays{10000, 50, kRows, kInputs, [](int64_t round, int64_t i, int64_t lane) {
+                          return (round + i * 3 + lane * 5) % kInputs;
+                        }};
+  EXPECT_EQ(WrongReplays(ffn, few, x, expected, replays), 0) << "of 10,000 replays";
 }
 
 }  // namespace

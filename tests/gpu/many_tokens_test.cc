@@ -69,38 +69,15 @@ TEST_P(GpuManyTokens, TheProductAloneHasThoseBitsToo) {
 TEST_P(GpuManyTokens, AThousandReplaysOnTwoLanesWithoutAWrongBit) {
   constexpr int64_t kRows = 256;
   constexpr int64_t kInputs = 3;
-  constexpr int64_t kPerRound = 10;
   const Size size{4096, 14336};
   const Ffn ffn(GetParam(), size);
   const FewTokens few = Packed(ffn);
   const DeviceRows x(Uniform(GetParam(), kRows * kInputs, size.hidden, 1, 5));
   const Tensor expected = ByBlocks(ffn, few, x, nullptr, GetParam(), kRows * kInputs);
-  const auto bytes = static_cast<size_t>(kRows * size.hidden * 2);
-  Replay first(ffn, few, kRows), second(ffn, few, kRows);
-  Replay* lanes[] = {&first, &second};
-  const Buffer out = GpuBuffer(bytes * 2 * kPerRound);
-  std::vector<std::byte> got(out.size());
-  int64_t wrong = 0;
-  for (int64_t round = 0; round < 1000 / (2 * kPerRound); ++round) {
-    const auto input = [&](int64_t i, int64_t lane) { return (round + i + lane) % kInputs; };
-    for (int64_t i = 0; i < kPerRound; ++i) {
-      for (int64_t lane = 0; lane < 2; ++lane) {
-        lanes[lane]->Enqueue(x.view(input(i, lane) * kRows, kRows),
-                             out.data() + static_cast<size_t>(2 * i + lane) * bytes);
-      }
-    }
-    first.Wait();
-    second.Wait();
-    ASSERT_EQ(cudaMemcpy(got.data(), out.data(), out.size(), cudaMemcpyDefault), cudaSuccess);
-    for (int64_t i = 0; i < kPerRound; ++i) {
-      for (int64_t lane = 0; lane < 2; ++lane) {
-        wrong += std::memcmp(got.data() + static_cast<size_t>(2 * i + lane) * bytes,
-                             expected.memory() + input(i, lane) * static_cast<int64_t>(bytes),
-                             bytes) != 0;
-      }
-    }
-  }
-  EXPECT_EQ(wrong, 0) << "of 1,000 replays";
+  const Replays replays{1000, 10, kRows, kInputs, [](int64_t round, int64_t i, int64_t lane) {
+                          return (round + i + lane) % kInputs;
+                        }};
+  EXPECT_EQ(WrongReplays(ffn, few, x, expected, replays), 0) << "of 1,000 replays";
 }
 
 }  // namespace
