@@ -211,11 +211,21 @@ CLI::App* Add(CLI::App* admin, const char* name, const char* help, Run run, cons
   return command;
 }
 
+constexpr char kFooter[] =
+    "Examples:\n"
+    "  fuseblock admin load smollm2 --path /models/smollm2-next\n"
+    "  fuseblock admin set-revision smollm2 1\n"
+    "  fuseblock admin shadow smollm2 5 --revision 2\n"
+    "  fuseblock admin unload smollm2 --revision 2\n"
+    "\n"
+    "Exit code 0: success; 1: the command failed; 2: the command line is wrong.";
+
 }  // namespace
 
 void AddAdmin(CLI::App& app, const Globals& globals, Action* action) {
   CLI::App* admin = app.add_subcommand("admin", "Operate a server, through its admin port");
   admin->require_subcommand(1);
+  admin->footer(kFooter);
   auto options = std::make_shared<Options>();
   admin->add_option("--admin", options->server, "The admin port; --server is not used")
       ->type_name("TARGET")
