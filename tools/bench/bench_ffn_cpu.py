@@ -287,10 +287,7 @@ def main() -> int:
     parser.add_argument("--no-record", action="store_true", help="only print")
     arguments = parser.parse_args()
     part = next(part for part in PARTS if part.name() == arguments.part)
-    os.sched_setaffinity(0, CORES[: part.threads])
-    torch.set_num_threads(part.threads)
-    torch.manual_seed(SEED)
-    library = FfnLibrary(arguments.library, part.threads)
+    # Before this process keeps to some of the machine's cores.
     record = records.new_record(
         ID,
         "./dev bench ffn",
@@ -303,6 +300,10 @@ def main() -> int:
         seeds=[SEED],
         more_versions={"torch": torch.__version__} | peers.versions(),
     )
+    os.sched_setaffinity(0, CORES[: part.threads])
+    torch.set_num_threads(part.threads)
+    torch.manual_seed(SEED)
+    library = FfnLibrary(arguments.library, part.threads)
     samples = {}
     with torch.inference_mode():
         bench = Bench(part, library)
