@@ -47,6 +47,23 @@ TEST_P(GpuManyTokens, ARowHasTheBitsThatFewTokensGiveIt) {
   }
 }
 
+// Every kernel for few tokens and for many, small enough for compute-sanitizer.
+TEST_P(GpuManyTokens, SmallFeedForwards) {
+  constexpr int64_t kRows = 300;
+  for (const Size& size : {Size{64, 128}, Size{576, 1536}}) {
+    const Ffn ffn(GetParam(), size);
+    const FewTokens few = Packed(ffn);
+    const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
+    const DeviceRows residual(Uniform(GetParam(), kRows, size.hidden, 1, 6));
+    Lane lane(ffn, few, kRows);
+    const Tensor expected = ByBlocks(ffn, few, x, &residual, GetParam(), kRows);
+    for (const int64_t count : {1, 16, 17, 64, 65, 129, 300}) {
+      const Tensor got = Outputs(lane, ffn, x, &residual, true, GetParam(), kRows - count, count);
+      EXPECT_EQ(Difference(expected, kRows - count, got), "") << count << " rows";
+    }
+  }
+}
+
 // Without norm and residual stream, and with x alone on the path.
 TEST_P(GpuManyTokens, TheProductAloneHasThoseBitsToo) {
   constexpr int64_t kRows = 300;
