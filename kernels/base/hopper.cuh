@@ -32,6 +32,11 @@ namespace fuseblock::hopper {
 __device__ inline void LaunchDependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ inline void AwaitGrids() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// All threads of the block, wherever in the code their warps are: __syncthreads() is for one place.
+__device__ inline void SyncBlock() {
+  asm volatile("barrier.sync 1, %0;" ::"r"(blockDim.x) : "memory");
+}
+
 // ---- mbarriers, by shared address
 
 __device__ inline void BarrierInit(uint32_t barrier, int arrivals) {

@@ -114,7 +114,7 @@ __device__ void ExchangeHalves(const Ring& ring, const float (&sum)[kWidth / 2],
 
 template <typename T, int kWidth, int kSegments, typename Ring>
 __device__ void ConsumeDown(const Ring& ring, const DownParams& p) {
-  __syncthreads();
+  hopper::SyncBlock();
   hopper::AwaitGrids();
   const int warp = threadIdx.x / kWarpThreads;
   const int segment = blockIdx.x % kSegments;

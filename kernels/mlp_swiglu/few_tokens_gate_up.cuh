@@ -81,7 +81,7 @@ __device__ void StoreGated(const float (&sum)[kWidth / 2], std::byte* product, i
 
 template <typename T, int kWidth, int kProducts, typename Ring>
 __device__ void ConsumeGateUp(const Ring& ring, const GateUpParams& p, int half) {
-  __syncthreads();
+  hopper::SyncBlock();
   hopper::AwaitGrids();
   const FewTokensPlan& plan = p.plan;
   const int tiles = static_cast<int>(plan.gate_up_tiles());

@@ -69,7 +69,7 @@ struct RingPlace {
 
 // The weights' producer, a warp. Pieces: what to copy next, as at, bytes() and Advance(). A slot of
 // weights is read by `weight_readers` warps, one of activations by `activation_readers`.
-// __syncthreads() once.
+// SyncBlock() once.
 template <typename Ring, typename Pieces>
 __device__ void ProduceWeights(const Ring& ring, Pieces pieces, int count, int in_flight,
                                int weight_readers, int activation_readers) {
@@ -100,7 +100,7 @@ __device__ void ProduceWeights(const Ring& ring, Pieces pieces, int count, int i
   }
   __syncwarp();
   LaunchDependents();
-  __syncthreads();
+  SyncBlock();
   if (!leads) return;
   RingPlace<Ring::kWeightSlots> landed{0, 0};
   RingPlace<Ring::kWeightSlots> place{first, 1};  // a slot's first round finds it empty
@@ -114,11 +114,11 @@ __device__ void ProduceWeights(const Ring& ring, Pieces pieces, int count, int i
 }
 
 // The activations' producer, a warp: `tiles` tiles from `from` on, `rounds` times over.
-// __syncthreads() once.
+// SyncBlock() once.
 template <typename Ring>
 __device__ void ProduceActivations(const Ring& ring, const std::byte* from, int tiles, int rounds) {
   using namespace hopper;
-  __syncthreads();
+  SyncBlock();
   AwaitGrids();
   if (threadIdx.x % kWarpThreads != 0) return;
   FenceAsyncProxy();  // the last kernel's ordinary stores, before copies of them

@@ -122,6 +122,7 @@ run_sanitize() {
   sanitizer memcheck gpu_reduce_test "$wide"
   sanitizer memcheck gpu_linear_test '*Tiles*:*NoInnerAxis*:*AnyAddressAndStride*'
   sanitizer memcheck gpu_block_test '*NoRowsAreNoWork*:*IsWithinItsBound*'
+  sanitizer memcheck gpu_few_tokens_test '*SmallFeedForwards*'
   finish || return 1
   for shard in {0..7}; do  # it is slow, and one GPU has room for several
     GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$shard sanitizer racecheck gpu_kernels_test "$wide-GpuChain*" "-$shard"
@@ -130,6 +131,7 @@ run_sanitize() {
   sanitizer racecheck gpu_linear_test '*Tiles*'
   sanitizer synccheck gpu_kernels_test '*BF16*'
   sanitizer synccheck gpu_reduce_test "$wide"
+  sanitizer synccheck gpu_few_tokens_test '*SmallFeedForwards*'
   sanitizer initcheck gpu_kernels_test "$wide"
   sanitizer initcheck gpu_reduce_test "$wide"
   finish
