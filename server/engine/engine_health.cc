@@ -249,7 +249,9 @@ absl::Time Engine::Impl::NextCheckLocked(absl::Time now) const {
   }
   for (const auto& state : devices) {
     if (state->device.type == DeviceType::kCpu) continue;
-    next = std::min({next, state->health.next_probe(), now + options.watchdog / 4});
+    // What a lane begins after this look is not overdue before the watchdog's time has passed.
+    next = std::min({next, state->health.next_probe(), now + options.watchdog});
+    for (const auto& worker : state->workers) next = std::min(next, worker->overdue_at());
   }
   return next;
 }

@@ -33,9 +33,10 @@ class Flight {
     return owner;
   }
 
-  bool overdue(absl::Time now) const {
+  // When the engine may give it up; InfiniteFuture while nothing runs, or after it was given up.
+  absl::Time overdue_at() const {
     std::lock_guard<std::mutex> lock(mutex_);
-    return flying_ && owner_ == Owner::kWorker && now >= overdue_at_;
+    return flying_ && owner_ == Owner::kWorker ? overdue_at_ : absl::InfiniteFuture();
   }
   // By the engine. True when the lane is running and overdue: from now on it is given up.
   bool GiveUp(absl::Time now) {

@@ -56,7 +56,7 @@ void LaneWorker::Join() {
 }
 
 bool LaneWorker::GiveUp(absl::Time now, Batch* batch) {
-  if (!flight_.overdue(now)) return false;
+  if (now < flight_.overdue_at()) return false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!flight_.GiveUp(now)) return false;

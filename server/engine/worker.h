@@ -54,6 +54,7 @@ class LaneWorker {
   // lane is.
   bool GiveUp(absl::Time now, Batch* batch);
   bool given_up() const { return flight_.given_up(); }
+  absl::Time overdue_at() const { return flight_.overdue_at(); }
   // What Reserve gave so far.
   LaneBytes bytes() const;
   size_t staging_bytes() const { return staging_bytes_; }

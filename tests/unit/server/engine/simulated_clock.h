@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <iterator>
+#include <list>
 #include <mutex>
 #include <vector>
 
@@ -19,25 +21,25 @@ class SimulatedClock final : public Clock {
 
   void WaitUntil(std::condition_variable& wake, std::unique_lock<std::mutex>& lock,
                  absl::Time until) override {
+    std::list<Sleeper>::iterator mine;
     {
       std::lock_guard<std::mutex> guard(mutex_);
       if (now_ >= until) return;
-      sleepers_.push_back({&wake, lock.mutex()});
+      mine = sleepers_.insert(sleepers_.end(), {&wake, lock.mutex(), until});
     }
     wake.wait(lock);
     std::lock_guard<std::mutex> guard(mutex_);
-    const auto mine = std::find_if(sleepers_.begin(), sleepers_.end(),
-                                   [&](const Sleeper& s) { return s.wake == &wake; });
     sleepers_.erase(mine);
   }
 
-  // Wakes every sleeper, who look at the time for themselves.
+  // Wakes those whose time has come, and nobody else: who waits for too late a time waits for ever.
   void Advance(absl::Duration by) {
     std::vector<Sleeper> sleepers;
     {
       std::lock_guard<std::mutex> guard(mutex_);
       now_ += by;
-      sleepers = sleepers_;
+      std::copy_if(sleepers_.begin(), sleepers_.end(), std::back_inserter(sleepers),
+                   [this](const Sleeper& s) { return now_ >= s.until; });
     }
     for (const Sleeper& sleeper : sleepers) {
       // One that has looked at the old time holds its mutex until it really sleeps. And none is
@@ -51,10 +53,11 @@ class SimulatedClock final : public Clock {
   struct Sleeper {
     std::condition_variable* wake;
     std::mutex* mutex;
+    absl::Time until;
   };
   mutable std::mutex mutex_;
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
-  std::vector<Sleeper> sleepers_;
+  std::list<Sleeper> sleepers_;
 };
 
 }  // namespace fuseblock::testing
