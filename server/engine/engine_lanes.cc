@@ -185,7 +185,10 @@ bool Engine::Impl::TakeLocked(size_t device, LaneWorker& worker, Batch* batch, E
     return serving.any && serving.type == devices[device]->device.type;
   };
   const absl::Time now = clock.Now();
-  scheduler.Take(mine, now, &batch->parts, expired);
+  const auto cost = [&](const BatchQueue& taken) -> const CostModel& {
+    return taken.block()->costs[device];
+  };
+  scheduler.Take(mine, cost, now, &batch->parts, expired);
   UpdateQueueGaugesLocked();
   if (batch->empty()) return false;
   int64_t tokens = 0;
@@ -241,7 +244,8 @@ Engine::Impl::Work Engine::Impl::AwaitWork(size_t device, LaneWorker& worker) {
     const bool some_expired = !expired.empty();
     if (some_expired) {
       lock.unlock();
-      Refuse(std::move(expired), Reason::kExpired, "the deadline passed while the request waited");
+      Refuse(std::move(expired), Reason::kExpired,
+             "while the request waited, its deadline came too near for an answer");
       lock.lock();
     }
     if (work.kind != Work::kLeave) return work;

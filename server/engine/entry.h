@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "server/engine/admission.h"
 #include "server/engine/engine.h"
+#include "server/engine/lateness.h"
 
 namespace fuseblock {
 
@@ -41,8 +42,8 @@ struct Entry {
   int64_t bytes = 0;  // of its inputs and outputs; as many for each token
   absl::Time submitted;
   absl::Time deadline = absl::InfiniteFuture();
-  absl::Duration cost;       // what it was predicted to take of a lane when it was admitted
-  absl::Duration predicted;  // from `submitted` to its answer; zero when too little was known
+  absl::Duration cost;   // what it was predicted to take of a lane when it was admitted
+  Prediction predicted;  // when it was admitted; zero when too little was known
   Ticket ticket;
 
   // Where it stands; the engine's lock guards it. Who ends it answers it, and has all but `running`

@@ -4,9 +4,9 @@
 
 namespace fuseblock {
 
-void Lateness::Observe(absl::Duration predicted, absl::Duration actual) {
-  if (predicted <= absl::ZeroDuration()) return;  // nothing was known
-  const bool late = actual > predicted * factor_;
+void Lateness::Observe(const Prediction& predicted, absl::Duration actual) {
+  if (predicted.wait <= predicted.own) return;
+  const bool late = actual > Bound(predicted);
   factor_ = std::clamp(factor_ + (late ? kLateSteps : -1.0) * kStep, 1.0, kMax);
 }
 

@@ -1,6 +1,7 @@
 #include "server/engine/scheduler.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace fuseblock {
@@ -20,8 +21,8 @@ absl::Status Scheduler::Admit(const EntryPtr& entry, const Capacity& capacity, a
   arrival.block = entry->queue->budget();
   arrival.now = now;
   arrival.deadline = entry->deadline;
-  const absl::Duration predicted = capacity.wait + ahead / capacity.lanes + own;
-  arrival.predicted = predicted * lateness_.Factor();
+  const Prediction predicted{capacity.wait + ahead / capacity.lanes, own};
+  arrival.predicted = lateness_.Bound(predicted);
   arrival.backlog = capacity.wait + queue_.Backlog() / capacity.lanes;
   absl::StatusOr<Ticket> ticket = admission_->Admit(arrival);
   if (!ticket.ok()) return ticket.status();
@@ -47,9 +48,25 @@ Part Scheduler::StartAtOnce(const EntryPtr& entry) {
   return {entry, 0, entry->request.tokens, entry->round};
 }
 
-void Scheduler::Take(FairQueue::Eligible eligible, absl::Time now, Parts* batch, Entries* expired) {
+void Scheduler::Take(FairQueue::Eligible eligible, CostOf cost, absl::Time now, Parts* batch,
+                     Entries* expired) {
   *expired = TakeExpired(now);
-  queue_.Take(eligible, batch);
+  for (queue_.Take(eligible, batch); !batch->empty(); queue_.Take(eligible, batch)) {
+    int64_t tokens = 0;
+    for (const Part& part : *batch) tokens += part.rows;
+    const absl::Time done = now + cost(*batch->front().entry->queue).Certain(tokens, now);
+    const auto too_late = [done](const Part& part) { return part.entry->deadline < done; };
+    const auto first = std::stable_partition(batch->begin(), batch->end(), std::not_fn(too_late));
+    for (auto part = first; part != batch->end(); ++part) {
+      Entry& entry = *part->entry;
+      queue_.Finished(&entry);
+      lateness_.Observe(entry.predicted, done - entry.submitted);
+      End(entry);
+      expired->push_back(part->entry);
+    }
+    batch->erase(first, batch->end());
+    if (!batch->empty()) return;
+  }
 }
 
 bool Scheduler::Finish(const Part& part, PartResult result, absl::Time now) {

@@ -40,9 +40,14 @@ class Scheduler {
   // Precondition: it is no longer than a batch.
   Part StartAtOnce(const EntryPtr& entry);
 
-  // The next batch for a lane that takes from the queues that are eligible; empty when there is
-  // nothing. What has expired by `now` ends first, in *expired.
-  void Take(FairQueue::Eligible eligible, absl::Time now, Parts* batch, Entries* expired);
+  using CostOf = absl::FunctionRef<const CostModel&(const BatchQueue&)>;
+
+  // The next batch for a lane that takes from the queues that are eligible, and on which a queue's
+  // batches cost that; empty when there is nothing. What has expired by `now` ends first, in
+  // *expired, and so does what its batch would answer too late: run all the same, it would make
+  // those behind it late as well.
+  void Take(FairQueue::Eligible eligible, CostOf cost, absl::Time now, Parts* batch,
+            Entries* expired);
 
   // A lane is done with the part. True when the request has ended with this: all of it is there, or
   // the part failed, and then the request's status says so.

@@ -194,12 +194,13 @@ TEST(DeviceHealthTest, RandomSchedules) {
 TEST(FlightTest, OverdueMeansRunningForTooLong) {
   Flight flight;
   EXPECT_FALSE(flight.GiveUp(absl::InfiniteFuture())) << "it is on the ground";
+  EXPECT_EQ(flight.overdue_at(), absl::InfiniteFuture());
   flight.Begin(kStart);
-  EXPECT_FALSE(flight.overdue(kStart - absl::Nanoseconds(1)));
+  EXPECT_EQ(flight.overdue_at(), kStart);
   EXPECT_FALSE(flight.GiveUp(kStart - absl::Nanoseconds(1)));
-  EXPECT_TRUE(flight.overdue(kStart));
   EXPECT_TRUE(flight.GiveUp(kStart));
   EXPECT_FALSE(flight.GiveUp(kStart)) << "once only";
+  EXPECT_EQ(flight.overdue_at(), absl::InfiniteFuture());
   EXPECT_TRUE(flight.given_up());
   EXPECT_EQ(flight.End(), Flight::Owner::kEngine);
   EXPECT_FALSE(flight.given_up());

@@ -178,8 +178,13 @@ class World {
     for (Lane& lane : lanes_) {
       if (!lane.parts.empty() || !Takes(lane.device)) continue;
       Entries expired;
-      scheduler_.Take([](const BatchQueue&) { return true; }, now_, &lane.parts, &expired);
-      for (const EntryPtr& entry : expired) Answer(*entry, false);
+      scheduler_.Take([](const BatchQueue&) { return true; },
+                      [this](const BatchQueue&) -> const CostModel& { return cost_; }, now_,
+                      &lane.parts, &expired);
+      for (const EntryPtr& entry : expired) {
+        EXPECT_LT(entry->deadline, now_ + cost_.Certain(entry->queue->batch_tokens_max(), now_));
+        Answer(*entry, false);
+      }
       EXPECT_TRUE(!lane.parts.empty() || scheduler_.queue().empty()) << "a lane idles";
       if (lane.parts.empty()) continue;
       lane.until = now_ + absl::Microseconds(1 + Below(400));
@@ -226,7 +231,6 @@ class World {
       Seen& seen = seen_[entry.id];
       tokens += part.rows;
       EXPECT_EQ(entry.queue, parts[0].entry->queue);
-      EXPECT_GT(entry.deadline, now_) << "launched after it had expired";
       EXPECT_EQ(seen.answers, 0) << "launched after it had ended";
       for (auto& [id, other] : seen_) {
         const Entry& waiting = *other.entry;
@@ -241,6 +245,9 @@ class World {
       seen.started = true;
     }
     EXPECT_LE(tokens, parts[0].entry->queue->batch_tokens_max());
+    for (const Part& part : parts) {
+      EXPECT_GE(part.entry->deadline, now_ + cost_.Certain(tokens, now_)) << "will be too late";
+    }
   }
 
   void CheckSums() {
@@ -281,6 +288,87 @@ class World {
   std::vector<Ticket> held_;
   int arrived_ = 0, refused_ = 0;
 };
+
+// One block on one lane, 10 ms a batch of up to 4 tokens.
+class OneLane : public ::testing::Test {
+ protected:
+  OneLane() { cost_.Observe(4, kBatch, kStart); }
+
+  absl::Status Admit(absl::Duration deadline, absl::Duration wait, int64_t tokens = 4) {
+    entry_ = std::make_shared<Entry>();
+    entry_->queue = &block_;
+    entry_->request.tokens = tokens;
+    entry_->submitted = kStart;
+    entry_->deadline = kStart + deadline;
+    return scheduler_.Admit(entry_, {1, wait, &cost_}, kStart);
+  }
+  EntryPtr Queue(absl::Duration deadline, int64_t tokens = 4) {
+    EXPECT_TRUE(Admit(deadline, absl::ZeroDuration(), tokens).ok());
+    scheduler_.Queue(entry_);
+    return entry_;
+  }
+  Parts TakeAt(absl::Duration when) {
+    Parts batch;
+    expired_.clear();
+    scheduler_.Take([](const BatchQueue&) { return true; },
+                    [this](const BatchQueue&) -> const CostModel& { return cost_; }, kStart + when,
+                    &batch, &expired_);
+    return batch;
+  }
+
+  const absl::Duration kBatch = absl::Milliseconds(10);
+  CostModel cost_;
+  BatchQueue block_{4};
+  const std::shared_ptr<Admission> admission_ = std::make_shared<Admission>(AdmissionLimits());
+  Scheduler scheduler_{admission_};
+  EntryPtr entry_;
+  Entries expired_;
+};
+
+TEST_F(OneLane, AWaitIsExpectedToBeLongerThanPredicted) {
+  EXPECT_EQ(ReasonOf(Admit(kBatch * 5, kBatch * 3)), Reason::kDeadlineInfeasible);
+  EXPECT_TRUE(Admit(kBatch * 7, kBatch * 3).ok());
+}
+
+TEST_F(OneLane, WhatFindsNothingBeforeItIsLetTry) {
+  EXPECT_EQ(ReasonOf(Admit(kBatch * 0.9, absl::ZeroDuration())), Reason::kDeadlineInfeasible);
+  EXPECT_TRUE(Admit(kBatch, absl::ZeroDuration()).ok());
+}
+
+// The batches before it took longer than predicted.
+TEST_F(OneLane, WhatCouldOnlyBeTooLateIsNotRun) {
+  const EntryPtr late = Queue(kBatch * 4), next = Queue(kBatch * 8);
+  const Parts batch = TakeAt(kBatch * 3.1);
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].entry, next);
+  ASSERT_EQ(expired_, Entries{late});
+  EXPECT_TRUE(late->ended);
+  EXPECT_FALSE(late->with_lanes) << "its payload can go";
+  EXPECT_EQ(scheduler_.requests(), 1u);
+}
+
+TEST_F(OneLane, WhatCanJustBeInTimeIsRun) {
+  const EntryPtr last = Queue(kBatch * 4);
+  const Parts batch = TakeAt(kBatch * 3);
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].entry, last);
+}
+
+TEST_F(OneLane, TheOthersOfItsBatchAreRun) {
+  const EntryPtr late = Queue(kBatch * 4, 2), next = Queue(kBatch * 8, 2);
+  const Parts batch = TakeAt(kBatch * 3.5);
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].entry, next);
+  EXPECT_EQ(expired_, Entries{late});
+}
+
+// What ran last is long ago, and the machine may be faster now.
+TEST_F(OneLane, AnOldEstimateDropsNothing) {
+  const absl::Duration later = absl::Seconds(2);
+  const EntryPtr waits = Queue(later + kBatch / 2);
+  EXPECT_EQ(TakeAt(later).size(), 1u);
+  EXPECT_TRUE(expired_.empty());
+}
 
 // FUSEBLOCK_SEED=N runs that schedule alone.
 TEST(Scheduler, AnySchedule) {
