@@ -4,11 +4,12 @@
 //   fuseblock_bench_open_loop SERVER BLOCK TOKENS COLUMNS DTYPE RATE SECONDS DEADLINE-MS CHANNELS
 //
 // DTYPE is fp32, fp16 or bf16, RATE is in requests a second. Prints one JSON object:
-//   {"sent": n, "seconds": n, "late_us_p99": n, "cpu_seconds": n,
-//    "answers": {"OK": {"count": n, "p50_us": n, "p99_us": n, "max_us": n},
-//                "QUEUE_FULL": {...}, ...}}
-// Answers go by the server's reason, or by the status code where the server gave none. late: how
-// long after its time a request was sent; cpu_seconds: what this program took of the machine.
+//   {"sent": n, "seconds": n, "answered_seconds": n, "late_us_p99": n, "cpu_seconds": n,
+//    "answers_us": {"OK": [n, ...], "QUEUE_FULL": [...], ...}}
+// Answers go by the server's reason, or by the status code where the server gave none, each with
+// its latency. late: how long after its time a request was sent; seconds: those of sending, and
+// answered_seconds until the last OK, when the server had done what it took in; cpu_seconds: what
+// this program took of the machine.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -41,12 +42,6 @@ std::string NameOf(const grpc::Status& status) {
   return reason.empty() ? absl::StatusCodeToString(error.code()) : reason;
 }
 
-double Quantile(const std::vector<double>& sorted, double at) {
-  if (sorted.empty()) return 0;
-  return sorted[std::min(sorted.size() - 1,
-                         static_cast<size_t>(at * static_cast<double>(sorted.size())))];
-}
-
 double CpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -62,12 +57,13 @@ class OpenLoop {
       : caller_(caller), request_(request), deadline_(deadline) {}
 
   void Run(double rate, double seconds) {
-    const Clock::time_point begin = Clock::now();
+    begin_ = Clock::now();
+    last_ok_ = begin_;
     const double cpu_before = CpuSeconds();
     const auto count = static_cast<int64_t>(rate * seconds);
     for (int64_t i = 0; i < count; ++i) {
       const Clock::time_point due =
-          begin +
+          begin_ +
           std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(i) / rate));
       CollectUntil(due);
       late_us_.push_back(Us(Clock::now() - due));
@@ -77,23 +73,25 @@ class OpenLoop {
       caller_.Start(request_, *call.release());
       ++in_flight_;
     }
-    seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
+    seconds_ = Us(Clock::now() - begin_) * 1e-6;
     while (in_flight_ > 0) CollectOne(Clock::now() + std::chrono::seconds(1));
     cpu_seconds_ = CpuSeconds() - cpu_before;
   }
 
   void Print() {
     std::sort(late_us_.begin(), late_us_.end());
-    std::printf("{\"sent\": %zu, \"seconds\": %.3f, \"late_us_p99\": %.1f, \"cpu_seconds\": %.3f, ",
-                late_us_.size(), seconds_, Quantile(late_us_, 0.99), cpu_seconds_);
-    std::printf("\"answers\": {");
+    const double late = late_us_.empty() ? 0 : late_us_[late_us_.size() * 99 / 100];
+    std::printf(
+        "{\"sent\": %zu, \"seconds\": %.3f, \"answered_seconds\": %.3f, \"late_us_p99\": %.1f, "
+        "\"cpu_seconds\": %.3f, \"answers_us\": {",
+        late_us_.size(), seconds_, Us(last_ok_ - begin_) * 1e-6, late, cpu_seconds_);
     const char* separator = "";
-    for (auto& [name, latencies] : latencies_us_) {
-      std::sort(latencies.begin(), latencies.end());
-      std::printf(
-          "%s\"%s\": {\"count\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f}",
-          separator, name.c_str(), latencies.size(), Quantile(latencies, 0.5),
-          Quantile(latencies, 0.99), latencies.back());
+    for (const auto& [name, latencies] : latencies_us_) {
+      std::printf("%s\"%s\": [", separator, name.c_str());
+      for (size_t i = 0; i < latencies.size(); ++i) {
+        std::printf("%s%.0f", i > 0 ? ", " : "", latencies[i]);
+      }
+      std::printf("]");
       separator = ", ";
     }
     std::printf("}}\n");
@@ -113,13 +111,16 @@ class OpenLoop {
       return;
     }
     const std::unique_ptr<RawCall> call(static_cast<RawCall*>(tag));
-    latencies_us_[NameOf(call->status)].push_back(Us(Clock::now() - call->began));
+    const Clock::time_point now = Clock::now();
+    if (call->status.ok()) last_ok_ = now;
+    latencies_us_[NameOf(call->status)].push_back(Us(now - call->began));
     --in_flight_;
   }
 
   RawCaller& caller_;
   const grpc::ByteBuffer request_;
   const std::chrono::milliseconds deadline_;
+  Clock::time_point begin_, last_ok_;
   int64_t in_flight_ = 0;
   double seconds_ = 0, cpu_seconds_ = 0;
   std::vector<double> late_us_;

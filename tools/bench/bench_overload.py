@@ -2,9 +2,12 @@
 """Overload: an open loop at 2, 4 and 10 times what the server can do, each request with a deadline.
 
 The block is a feed-forward network heavy enough that its capacity is at most 5 % of what a bare
-gRPC echo answers, so that what is measured is admission and not the transport. A second client,
-which does next to nothing, sends a few requests beside the load: its refusals tell how long a
-refusal takes where the client is not busy itself. Writes evidence/records/overload.json.
+gRPC echo answers, so that what is measured is admission and not the transport. Capacity (a closed
+loop) and load take turns, since what a machine can do drifts; goodput is what was answered in time
+of what the server took in, until its last answer. A second client, which does next to nothing,
+sends a few requests beside the load: its refusals tell how long a refusal takes where the client is
+not busy itself. How long the same client waits for a refusal of a server with nothing else to do
+says what the machine makes of that. Writes evidence/records/overload.json.
 
 Clients and server share the machine, so the load takes time away from the block: the record says
 how much of all cores the clients used ("clients_share"), and the bar is held against the whole
@@ -14,6 +17,7 @@ capacity all the same.
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +41,9 @@ HIDDEN, INTERMEDIATE, DTYPE = 512, 65536, "bf16"
 CASE = Case("bench.layers.0.mlp", HIDDEN, DTYPE, tokens=32, inflight=16, channels=4)
 LOADS = (2, 4, 10)
 DEADLINE_MS = 1000
-PROBES_PER_S = 20
+PROBES_PER_S = 50
+ROUNDS = 5
+CAPACITY_SECONDS = 2.0  # of a turn
 SETTINGS = {"devices": "cpu", "engine.max_batch_tokens": 64, "admission.max_request_tokens": 64}
 
 CAPACITY_SHARE_MAX = 0.05  # of the echo's rate
@@ -71,73 +78,133 @@ def sheds(server: serving.Server) -> float:
     return sum(float(at.split()[-1]) for at in lines if at.startswith("fuseblock_shed_total{"))
 
 
-def open_loop(client: Path, server: serving.Server, rate: float, seconds: float, channels: int):
-    words = (server.address, CASE.block, CASE.tokens, CASE.columns, CASE.dtype, rate, seconds)
-    command = [client, *words, DEADLINE_MS, channels]
-    return subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+class Client:
+    """The client programs of one build, and the server that they call."""
+
+    def __init__(self, build: Path, server: serving.Server) -> None:
+        self.tests = build / "tests/bench"
+        self.server = server
+
+    def capacity(self, echo_at: str) -> tuple[float, float]:
+        """Requests a second, and the echo's."""
+        turns = Turns(rounds=1, seconds=CAPACITY_SECONDS)
+        client = self.tests / "fuseblock_bench_rpc"
+        report = measure(client, echo_at, self.server.address, CASE, turns)
+        return report["server"]["requests_per_s"][0], report["echo"]["requests_per_s"][0]
+
+    def open_loop(self, rate: float, seconds: float, channels: int, block: str = CASE.block):
+        """Starts one; report() waits for it."""
+        words = (self.server.address, block, CASE.tokens, CASE.columns, CASE.dtype, rate, seconds)
+        command = [self.tests / "fuseblock_bench_open_loop", *words, DEADLINE_MS, channels]
+        return subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+
+    def refusals_when_idle(self, seconds: float) -> float:
+        """The p99 of refusals, in ms, of a server that does nothing else."""
+        answers = report(self.open_loop(PROBES_PER_S, seconds, 1, CASE.block + ".none"))
+        (latencies,) = answers["answers_us"].values()
+        return quantile(latencies, 0.99) / 1000
 
 
-def run_load(
-    client: Path, server: serving.Server, times: int, capacity: float, seconds: float
-) -> dict[str, Any]:
-    """Offers so many times the capacity and says what came of it."""
-    shed_before = sheds(server)
-    with watched_memory(server) as memory:
-        load = open_loop(client, server, times * capacity, seconds, CASE.channels)
-        probe = open_loop(client, server, PROBES_PER_S, seconds, 1)
-        reports = [json.loads(each.communicate()[0]) for each in (load, probe)]
+def report(process: subprocess.Popen) -> dict[str, Any]:
+    return json.loads(process.communicate()[0])
+
+
+def quantile(values: list[float], at: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(at * len(values)))] if values else 0
+
+
+@dataclass
+class Rounds:
+    """What was seen of one load, by round and in all."""
+
+    capacity: list[float] = field(default_factory=list)
+    echo: list[float] = field(default_factory=list)
+    goodput: list[float] = field(default_factory=list)
+    clients_share: list[float] = field(default_factory=list)
+    sent: int = 0
+    sent_late_us: float = 0  # the worst round's p99
+    answers_us: dict[str, list[float]] = field(default_factory=dict)
+    probes_us: dict[str, list[float]] = field(default_factory=dict)
+    memory: list[int] = field(default_factory=list)
+    shed: float = 0
+
+    def add(self, load: dict[str, Any], probe: dict[str, Any]) -> None:
+        both = (load, probe)
+        in_time = sum(len(each["answers_us"].get("OK", [])) for each in both)
+        self.goodput.append(in_time / max(each["answered_seconds"] for each in both))
+        cpu = sum(each["cpu_seconds"] for each in both)
+        self.clients_share.append(cpu / load["seconds"] / (os.cpu_count() or 1))
+        self.sent += load["sent"] + probe["sent"]
+        self.sent_late_us = max(self.sent_late_us, load["late_us_p99"])
+        for seen, each in ((self.answers_us, load), (self.probes_us, probe)):
+            for name, latencies in each["answers_us"].items():
+                seen.setdefault(name, []).extend(latencies)
+
+    def count(self, name: str) -> int:
+        return len(self.answers_us.get(name, [])) + len(self.probes_us.get(name, []))
+
+
+def run_loads(client: Client, echo_at: str, times: int, seconds: float) -> Rounds:
+    """Offers so many times the capacity, which is measured anew before each round."""
+    rounds = Rounds()
+    shed_before = sheds(client.server)
+    for _ in range(ROUNDS):
+        capacity, echoed = client.capacity(echo_at)
+        rounds.capacity.append(capacity)
+        rounds.echo.append(echoed)
+        with watched_memory(client.server) as memory:
+            load = client.open_loop(times * capacity, seconds / ROUNDS, CASE.channels)
+            probe = client.open_loop(PROBES_PER_S, seconds / ROUNDS, 1)
+            rounds.add(report(load), report(probe))
+        rounds.memory += memory
     time.sleep(0.5)  # until the server has counted what clients gave up
-    return result_of(times, capacity, reports, sheds(server) - shed_before, memory)
+    rounds.shed = sheds(client.server) - shed_before
+    return rounds
 
 
-def result_of(
-    times: int,
-    capacity: float,
-    reports: list[dict[str, Any]],
-    shed: float,
-    memory: list[int],
-) -> dict[str, Any]:
-    load, probe = reports
-    counts: dict[str, int] = {}
-    for report in reports:
-        for name, answers in report["answers"].items():
-            counts[name] = counts.get(name, 0) + answers["count"]
-    answered = load["answers"].get("OK", {"count": 0, "p50_us": 0, "p99_us": 0, "max_us": 0})
-    goodput = counts.get("OK", 0) / load["seconds"]
-    late = sum(counts.get(name, 0) for name in LATE)
-    refused = {n: c for n, c in counts.items() if n not in ("OK", *LATE)}
-    refusals_us = [
-        answers["p99_us"] for name, answers in probe["answers"].items() if name in refused
+def result_of(times: int, seen: Rounds, idle_ms: float) -> dict[str, Any]:
+    answered = seen.answers_us.get("OK", [])
+    late = sum(seen.count(name) for name in LATE)
+    names = {*seen.answers_us, *seen.probes_us} - {"OK", *LATE}
+    refused = {name: seen.count(name) for name in sorted(names)}
+    refusals = [us for name in names for us in seen.probes_us.get(name, [])]
+    refusal_ms = quantile(refusals, 0.99) / 1000
+    ratios = [
+        goodput / capacity for goodput, capacity in zip(seen.goodput, seen.capacity, strict=True)
     ]
-    steady = memory[len(memory) // 3 :]
+    steady = seen.memory[len(seen.memory) // 3 :]
     growth = (max(steady) - steady[0]) / steady[0]
+    capacity, echoed = statistics.median(seen.capacity), statistics.median(seen.echo)
+    ratio = statistics.median(ratios)
     checks = {
-        "goodput": goodput >= GOODPUT_MIN * capacity,
-        "deadline": late <= 0.01 * (counts.get("OK", 0) + late),
-        "refusals": bool(refusals_us) and max(refusals_us) < REFUSAL_P99_MS_MAX * 1000,
+        "goodput": ratio >= GOODPUT_MIN,
+        "deadline": late <= 0.01 * (seen.count("OK") + late),
+        "refusals": bool(refusals) and refusal_ms < REFUSAL_P99_MS_MAX,
         "memory": growth <= GROWTH_MAX,
-        "counters": shed >= sum(refused.values()),
+        "counters": seen.shed >= sum(refused.values()),
+        "heavy": capacity <= CAPACITY_SHARE_MAX * echoed,
     }
     return {
         "case": {"offered": times, "block": "mlp", "tokens": CASE.tokens, "dtype": CASE.dtype},
-        "value": round(goodput, 2),
+        "value": round(statistics.median(seen.goodput), 2),
         "unit": "requests/s",
         "capacity": round(capacity, 2),
-        "ratio": round(goodput / capacity, 3),
-        "samples": load["sent"] + probe["sent"],
-        "p50": round(answered["p50_us"] / 1000, 2),
-        "p99": round(answered["p99_us"] / 1000, 2),
-        "max": round(answered["max_us"] / 1000, 2),
+        "ratio": round(ratio, 3),
+        "ratios": [round(each, 3) for each in ratios],
+        "samples": seen.sent,
+        "p50": round(quantile(answered, 0.5) / 1000, 2),
+        "p99": round(quantile(answered, 0.99) / 1000, 2),
+        "max": round(max(answered, default=0) / 1000, 2),
         "deadline_ms": DEADLINE_MS,
         "late": late,
         "refused": refused,
-        "shed_total": shed,
-        "refusal_p99_ms": round(max(refusals_us, default=0) / 1000, 2),
-        "clients_share": round(
-            sum(r["cpu_seconds"] for r in reports) / load["seconds"] / (os.cpu_count() or 1), 4
-        ),
-        "sent_late_us_p99": load["late_us_p99"],
+        "shed_total": seen.shed,
+        "refusal_p99_ms": round(refusal_ms, 2),
+        "idle_refusal_p99_ms": round(idle_ms, 2),
+        "clients_share": round(statistics.median(seen.clients_share), 4),
+        "sent_late_us_p99": seen.sent_late_us,
         "memory_bytes": {"start": steady[0], "max": max(steady), "growth": round(growth, 4)},
+        "peers": {"echo": round(echoed, 1)},
         "checks": checks,
         "holds": all(checks.values()),
     }
@@ -147,9 +214,10 @@ def show(result: dict[str, Any]) -> None:
     failed = [name for name, held in result["checks"].items() if not held]
     print(
         f"{result['case']['offered']:>3}x: {result['value']:.1f}/s of {result['capacity']:.1f} "
-        f"({result['ratio']:.3f}), p99 {result['p99']:.0f} ms of {DEADLINE_MS}, late "
-        f"{result['late']}, refused {result['refused']} of which p99 "
-        f"{result['refusal_p99_ms']} ms, clients took {100 * result['clients_share']:.1f} % "
+        f"({result['ratio']:.3f} of {min(result['ratios'])}..{max(result['ratios'])}), p99 "
+        f"{result['p99']:.0f} ms of {DEADLINE_MS}, late {result['late']}, refused "
+        f"{result['refused']} of which p99 {result['refusal_p99_ms']} ms (idle "
+        f"{result['idle_refusal_p99_ms']}), clients took {100 * result['clients_share']:.1f} % "
         f"of the cores, memory +{100 * result['memory_bytes']['growth']:.2f} % "
         f"{'MISSED ' + ', '.join(failed) if failed else ''}",
         flush=True,
@@ -159,11 +227,11 @@ def show(result: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, required=True, help="a build folder")
-    parser.add_argument("--seconds", type=float, default=20, help="of each load")
+    parser.add_argument("--seconds", type=float, default=25, help="of each load, in all rounds")
     arguments = parser.parse_args()
-    tests = arguments.build / "tests/bench"
     config = {
         "seconds": arguments.seconds,
+        "rounds": ROUNDS,
         "block": f"mlp {HIDDEN}/{INTERMEDIATE} {DTYPE}, {CASE.tokens} tokens a request",
         "deadline_ms": DEADLINE_MS,
         "clients": "same host",
@@ -172,29 +240,16 @@ def main() -> int:
     settings = [word for name, to in SETTINGS.items() for word in ("--set", f"{name}={to}")]
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder), HIDDEN, INTERMEDIATE, DTYPE)
-        model = ("--model", f"bench={folder}")
-        with serving.server(
-            arguments.build / "server/fuseblock-server", *model, *settings
-        ) as server:
+        program = arguments.build / "server/fuseblock-server"
+        with (
+            serving.server(program, "--model", f"bench={folder}", *settings) as server,
+            echo(arguments.build / "tests/bench/fuseblock_bench_echo") as echo_at,
+        ):
+            client = Client(arguments.build, server)
             for times in LOADS:
-                # Anew before each load: what the machine can do drifts.
-                with echo(tests / "fuseblock_bench_echo") as echo_at:
-                    turns = Turns(rounds=3, seconds=min(3.0, arguments.seconds / 4))
-                    alone = measure(
-                        tests / "fuseblock_bench_rpc", echo_at, server.address, CASE, turns
-                    )
-                capacity = sorted(alone["server"]["requests_per_s"])[1]
-                echoed = sorted(alone["echo"]["requests_per_s"])[1]
-                result = run_load(
-                    tests / "fuseblock_bench_open_loop",
-                    server,
-                    times,
-                    capacity,
-                    arguments.seconds,
-                )
-                result["peers"] = {"echo": echoed}
-                result["checks"]["heavy"] = capacity <= CAPACITY_SHARE_MAX * echoed
-                result["holds"] = all(result["checks"].values())
+                idle_ms = client.refusals_when_idle(arguments.seconds / ROUNDS)
+                seen = run_loads(client, echo_at, times, arguments.seconds)
+                result = result_of(times, seen, idle_ms)
                 record["results"].append(result)
                 show(result)
     record["holds"] = all(result["holds"] for result in record["results"])
