@@ -418,6 +418,6 @@ int Main(int argc, char** argv) {
 }  // namespace fuseblock
 
 int main(int argc, char** argv) {
-  fuseblock::TuneAllocator();
+  fuseblock::TuneProcess();
   return fuseblock::Main(argc, argv);
 }

@@ -1,7 +1,6 @@
 #include "server/engine/cpu_team.h"
 
 #include <pthread.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
@@ -45,12 +44,6 @@ int UsableCores(const char* cpu_max_file) {
     cores = std::clamp(static_cast<int>(quota / period), 1, cores);
   }
   return cores;
-}
-
-void GiveWayToClients() {
-  constexpr int kNice = 10;  // a tenth of the time at least, however busy the others are
-  // On Linux: of the calling thread. Lowering never fails.
-  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNice);
 }
 
 CpuTeam::CpuTeam(int threads) : claim_(kClosed) {
@@ -119,7 +112,6 @@ void CpuTeam::AddDone(int64_t count) {
 
 void CpuTeam::Work() {
   pthread_setname_np(pthread_self(), "fb-cpu");
-  GiveWayToClients();
   int seen = wake_.load(std::memory_order_acquire);
   while (!stop_.load(std::memory_order_relaxed)) {
     AddDone(RunTasks());

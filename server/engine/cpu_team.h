@@ -20,12 +20,6 @@ namespace fuseblock {
 // (`cpu_max_file`, control groups version 2) pays for. At least 1.
 int UsableCores(const char* cpu_max_file = "/sys/fs/cgroup/cpu.max");
 
-// The calling thread computes from now on, and gives way to threads that talk to clients: at the
-// same priority a request that comes while all cores compute would wait for the end of a time slice,
-// milliseconds, before it is so much as refused.
-void GiveWayToClients();
-
-// Its threads give way to clients; the caller's priority is its own.
 class CpuTeam {
  public:
   // `threads` with the caller's own, which is not made; 0: UsableCores().

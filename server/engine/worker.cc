@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/buckets.h"
-#include "server/engine/cpu_team.h"
 #include "server/observe/log.h"
 #include "server/reason.h"
 
@@ -151,7 +150,6 @@ absl::StatusOr<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t to
 
 void LaneWorker::Loop() {
   pthread_setname_np(pthread_self(), absl::StrCat("fb-", DeviceName(lane_->device())).c_str());
-  if (lane_->device().type == DeviceType::kCpu) GiveWayToClients();
   for (;;) {
     Work work = engine_.AwaitWork(device_, *this);
     if (work.kind == Work::kLeave) break;

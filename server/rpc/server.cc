@@ -112,7 +112,10 @@ void SetTransportArguments(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytesMax);
 }
 
-void TuneAllocator() {
+void TuneProcess() {
+  // The distribution's Abseil is built with its search for deadlocks, under one lock for all mutexes
+  // of the process, gRPC's among them.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
   mallopt(M_TOP_PAD, 16 << 20);

@@ -84,7 +84,7 @@ class EchoService final : public RawBlockService {
 };
 
 int Main(const char* address) {
-  TuneAllocator();
+  TuneProcess();
   EchoService service;
   grpc::ServerBuilder builder;
   SetTransportArguments(builder);

@@ -80,15 +80,15 @@ def after_silence(client: Path, addresses: dict[str, str]) -> dict[str, Any]:
         for name, address in addresses.items()
     }
     answers = {
-        name: json.loads(process.communicate()[0])["answers"]["OK"]
+        name: json.loads(process.communicate()[0])["answers_us"]["OK"]
         for name, process in running.items()
     }
-    slowest = answers["server"]["max_us"]
+    slowest = max(answers["server"])
     print(f"after {SILENCE_S} s of silence: slowest {slowest:,.1f} us, "
-          f"echo {answers['echo']['max_us']:,.1f}", flush=True)  # fmt: skip
+          f"echo {max(answers['echo']):,.1f}", flush=True)  # fmt: skip
     return {
         "silence_s": SILENCE_S,
-        "answers": answers,
+        "answers_us": answers,
         "bar": {"max_us_at_most": SILENCE_MAX_US},
         "holds": slowest <= SILENCE_MAX_US,
     }
