@@ -5,6 +5,7 @@
 // nearest even: the panels hold the earlier step in the odd half, so the chain is the same as
 // linear_cpu.cc's and so are the bits, except that subnormal operands, sums and products count as
 // zero here. That adds at most K * 2^-126 to an output's error.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/linear/linear_packed.h"
@@ -36,6 +37,7 @@ constexpr int kLanes = 16;
 constexpr int kVectors = kWidth / kLanes;
 constexpr int kPairs = static_cast<int>(kSegment) / 2;  // of steps in a segment
 constexpr int64_t kPrefetchBytes = 1024;
+constexpr int64_t kRowsMax = 36;  // at a time: what is staged of them stays in the L1 cache
 
 // Adds `pairs` pairs of steps to the totals of kRows rows. x: kPairs pairs a row.
 template <int kRows>
@@ -145,8 +147,8 @@ void StoreRows(const PanelTask& task, const float* total) {
 }
 
 void RunTask(const PanelTask& task) {
-  alignas(64) float total[kTaskRowsMax * kPanelWidth];
-  alignas(64) uint32_t x[kTaskRowsMax * kPairs];
+  alignas(64) float total[kRowsMax * kPanelWidth];
+  alignas(64) uint32_t x[kRowsMax * kPairs];
   memset(total, 0, static_cast<size_t>(task.rows * kPanelWidth) * sizeof(float));
   for (int64_t k = 0; k < task.k; k += kSegment) {
     const int64_t length = task.k - k < kSegment ? task.k - k : kSegment;
@@ -171,6 +173,17 @@ void RunTask(const PanelTask& task) {
 #endif
 
 namespace fuseblock {
+namespace {
+
+void RunGroup(const LinearArgs& args, const PanelGroup& group) {
+  for (int64_t panel = group.panel; panel < group.panel + group.panels; ++panel) {
+    for (int64_t row = 0; row < group.rows; row += kRowsMax) {
+      RunTask(PanelTaskOf(args, panel, group.row + row, std::min(kRowsMax, group.rows - row)));
+    }
+  }
+}
+
+}  // namespace
 
 std::string LinearAvx512Bf16Unavailable(std::string* detail) {
   if (detail != nullptr) *detail = "AVX512-BF16";
@@ -186,7 +199,7 @@ std::string LinearAvx512Bf16Unavailable(std::string* detail) {
 bool LinearAvx512Bf16IsFast() { return __builtin_cpu_is("amd"); }
 
 absl::Status LinearAvx512Bf16(const ExecutionContext& context, const LinearArgs& args) {
-  RunPanelTasks(context, args, RunTask);
+  RunPanelGroups(context, args, RunGroup);
   return absl::OkStatus();
 }
 

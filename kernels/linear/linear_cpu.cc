@@ -3,7 +3,10 @@
 // Ladder: lanes over the panel's outputs with each activation broadcast (no sums across lanes, one
 // stream of weights) -> up to 6 rows share a loaded weight in registers -> activations of a segment
 // staged as FP32 (no strided walk, no conversion in the loop) -> for more rows than one tile, a
-// half type's weights are widened once for each segment.
+// half type's weights are widened once for each segment -> a segment's tiles divide the asking for
+// the next one among them (in the first tile alone it was more than the miss registers hold) ->
+// activations are staged for several panels -> staging and storing go tile by tile, so that their
+// memory moves while others multiply.
 #include "hwy/cache_control.h"
 #include "kernels/linear/linear_packed.h"
 #include "kernels/linear/linear_tasks.h"
@@ -24,9 +27,8 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 constexpr int kWidth = static_cast<int>(kPanelWidth);
 constexpr int kPanelVectors = kWidth / kLanes;
 
-// Bytes ahead of the stream of weights that a single tile asks for. Tasks of more rows ask for the
-// next segment while they work on this one.
-constexpr int64_t kAheadBytes = 1024;
+// Activations of a task that are staged at a time: 256 KiB, which stay in the L2 cache.
+constexpr int64_t kStagedValues = 512 * kTaskRowsMax;
 
 // Vectors of a panel that a tile of that many rows sums at a time, for 32 registers of AVX-512 and
 // 16 of the others.
@@ -69,12 +71,39 @@ HWY_INLINE void Step(const T* HWY_RESTRICT from, bool second, const float* HWY_R
   }
 }
 
+constexpr int64_t kLine = 64;  // of a cache, in bytes
+
+// The weights that come after those in work, to be asked for while these are.
+class Ahead {
+ public:
+  // bytes: what is asked for in all; passes: of a segment's steps, among which it is divided.
+  HWY_INLINE Ahead(const void* from, int64_t bytes, int64_t passes)
+      : next_(static_cast<const char*>(from)), end_(next_ + bytes) {
+    constexpr int64_t kPairs = kSegment / 2;
+    per_pair_ = (bytes / kLine + passes * kPairs - 1) / (passes * kPairs) * kLine;
+  }
+  HWY_INLINE void BeginPass() {
+    if (next_ >= end_) per_pair_ = 0;
+  }
+  HWY_INLINE void Fetch() {
+    // Into the L2 cache: the L1 cache is for what is in work.
+    for (int64_t byte = 0; byte < per_pair_; byte += kLine) __builtin_prefetch(next_ + byte, 0, 2);
+    next_ += per_pair_;
+  }
+
+ private:
+  const char* next_;
+  const char* end_;
+  int64_t per_pair_;  // bytes in two steps
+};
+
 // Adds one segment to the totals of kRows rows and kVectors vectors of outputs. For BF16 the length
-// is even: its last pair is filled up with a zero. kAheadSize: bytes of an element of the stream
-// that `ahead` points into.
-template <class T, int kAheadSize, int kRows, int kVectors>
+// is even: its last pair is filled up with a zero.
+template <class T, int kRows, int kVectors>
 HWY_INLINE void Tile(const T* HWY_RESTRICT w, int64_t length, const float* HWY_RESTRICT x,
-                     const char* ahead, float* HWY_RESTRICT total) {
+                     Ahead& caller_ahead, float* HWY_RESTRICT total) {
+  Ahead ahead = caller_ahead;  // in registers
+  ahead.BeginPass();
   VF sum[kRows][kVectors];
   HWY_UNROLL(6)
   for (int r = 0; r < kRows; ++r) {
@@ -86,10 +115,9 @@ HWY_INLINE void Tile(const T* HWY_RESTRICT w, int64_t length, const float* HWY_R
     const T* from = w + k * kWidth;
     Step<T, kRows, kVectors>(from, false, x + k, sum);
     Step<T, kRows, kVectors>(from, true, x + k + 1, sum);
-    HWY_UNROLL(8)
-    for (int byte = 0; byte < 2 * kVectors * kLanes * kAheadSize; byte += 64) {
-      hwy::Prefetch(ahead + k * kWidth * kAheadSize + byte);
-    }
+    ahead.Fetch();
+    // What the next rows' tile needs of the L2 cache.
+    if (kRows == kTileRowsMax) hwy::Prefetch(total + kRows * kWidth + k * 8);
   }
   if (k < length) Step<T, kRows, kVectors>(w + k * kWidth, false, x + k, sum);
   HWY_UNROLL(6)
@@ -100,32 +128,26 @@ HWY_INLINE void Tile(const T* HWY_RESTRICT w, int64_t length, const float* HWY_R
       Store(hn::Add(Load(t), sum[r][v]), t);
     }
   }
+  caller_ahead = ahead;
 }
 
-template <class T, int kAheadSize, int kRows>
-HWY_NOINLINE void TileColumns(const T* w, int64_t length, const float* x, const char* ahead,
+template <class T, int kRows>
+HWY_NOINLINE void TileColumns(const T* w, int64_t length, const float* x, Ahead& ahead,
                               float* total) {
   constexpr int kVectors = TileVectors(kRows);
   for (int column = 0; column < kWidth; column += kVectors * kLanes) {
-    Tile<T, kAheadSize, kRows, kVectors>(w + ColumnOffset<T>(column), length, x,
-                                         ahead + 2 * column * kAheadSize, total + column);
+    Tile<T, kRows, kVectors>(w + ColumnOffset<T>(column), length, x, ahead, total + column);
   }
 }
 
-// One segment of all rows of a task.
-template <class T, int kAheadSize>
-void SegmentRows(const T* w, int64_t length, const float* x, int64_t rows, const char* ahead,
-                 float* total) {
-  using TileFunction = void (*)(const T*, int64_t, const float*, const char*, float*);
-  static constexpr TileFunction kTiles[kTileRowsMax] = {
-      TileColumns<T, kAheadSize, 1>, TileColumns<T, kAheadSize, 2>, TileColumns<T, kAheadSize, 3>,
-      TileColumns<T, kAheadSize, 4>, TileColumns<T, kAheadSize, 5>, TileColumns<T, kAheadSize, 6>};
-  for (int64_t row = 0; row < rows; row += kTileRowsMax) {
-    const int64_t count = rows - row < kTileRowsMax ? rows - row : kTileRowsMax;
-    kTiles[count - 1](w, length, x + row * kSegment, ahead, total + row * kWidth);
-    ahead =
-        reinterpret_cast<const char*>(w);  // asked for once; what is there costs next to nothing
-  }
+// How often tiles of so many rows pass over a segment of a panel, or a little more.
+HWY_INLINE int64_t Passes(int64_t rows) {
+  static constexpr int kColumns[kTileRowsMax] = {
+      kPanelVectors / TileVectors(1), kPanelVectors / TileVectors(2),
+      kPanelVectors / TileVectors(3), kPanelVectors / TileVectors(4),
+      kPanelVectors / TileVectors(5), kPanelVectors / TileVectors(6)};
+  const int64_t tiles = (rows + kTileRowsMax - 1) / kTileRowsMax;
+  return tiles * kColumns[(rows < kTileRowsMax ? rows : kTileRowsMax) - 1];
 }
 
 // A segment's weights as FP32 steps of 64.
@@ -141,21 +163,17 @@ void Widen(const T* w, int64_t length, float* HWY_RESTRICT out) {
   }
 }
 
-// The activations of a segment as FP32, kSegment apart; what a row lacks of `padded` is zero.
+// One row's activations of a segment as FP32; what lacks of an even length is zero.
 template <class T>
-void Stage(const PanelTask& task, int64_t k, int64_t length, int64_t padded, float* out) {
-  for (int64_t row = 0; row < task.rows; ++row) {
-    const T* from = reinterpret_cast<const T*>(task.x + row * task.x_stride) + k;
-    float* to = out + row * kSegment;
-    if (length == kSegment) {
-      HWY_UNROLL(8)
-      for (int i = 0; i < kSegment; i += kLanes) Store(Load(from + i), to + i);
-      continue;
-    }
-    Map(
-        length, [](VF value) HWY_ATTR { return value; }, to, from);
-    if (padded > length) to[length] = 0.0f;
+HWY_INLINE void StageSegment(const T* from, int64_t length, float* to) {
+  if (length == kSegment) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kSegment; i += kLanes) Store(Load(from + i), to + i);
+    return;
   }
+  Map(
+      length, [](VF value) HWY_ATTR { return value; }, to, from);
+  if (length % 2 != 0) to[length] = 0.0f;
 }
 
 struct NoEpilogue {
@@ -210,40 +228,139 @@ void StoreTotals(const PanelTask& task, const float* total) {
   }
 }
 
-template <class T>
-void RunTyped(const PanelTask& task) {
-  constexpr bool kPairs = hwy::IsSame<T, BFloat16>();
-  HWY_ALIGN float total[kTaskRowsMax * kPanelWidth];
-  HWY_ALIGN float x[kTaskRowsMax * kSegment];
-  HWY_ALIGN float wide[hwy::IsSame<T, float>() ? 1 : kSegment * kPanelWidth];
-  memset(total, 0, static_cast<size_t>(task.rows * kPanelWidth) * sizeof(float));
-  for (int64_t k = 0; k < task.k; k += kSegment) {
-    const int64_t length = task.k - k < kSegment ? task.k - k : kSegment;
-    const int64_t padded = kPairs ? length + length % 2 : length;
-    Stage<T>(task, k, length, padded, x);
-    const T* w = static_cast<const T*>(task.panel) + k * kPanelWidth;
-    const char* next = reinterpret_cast<const char*>(w + kSegment * kPanelWidth);
-    if (task.rows <= kTileRowsMax) {
-      const char* ahead = reinterpret_cast<const char*>(w) + kAheadBytes;
-      SegmentRows<T, sizeof(T)>(w, padded, x, task.rows, ahead, total);
-    } else if constexpr (hwy::IsSame<T, float>()) {
-      SegmentRows<float, sizeof(T)>(w, padded, x, task.rows, next, total);
-    } else {
-      Widen(w, padded, wide);
-      SegmentRows<float, sizeof(T)>(wide, padded, x, task.rows, next, total);
-    }
-  }
-  StoreTotals(task, total);
+// A task's memory.
+struct Scratch {
+  HWY_ALIGN float x[kStagedValues];
+  HWY_ALIGN float wide[kSegment * kPanelWidth];
+  HWY_ALIGN float totals[kGroupPanelsMax * kTaskRowsMax * kPanelWidth];  // kWidth a row
+};
+
+// A segment of K as a panel's tiles pass over it.
+struct Segment {
+  int64_t k, length;
+  int64_t padded;  // for BF16 to whole pairs
+  bool stages;     // the activations, which the group's other panels then find
+  bool stores;     // the outputs: K ends here
+};
+
+// Some of a task's rows.
+PanelTask RowsOf(PanelTask task, int64_t row, int64_t rows) {
+  task.x += row * task.x_stride;
+  task.y += row * task.y_stride;
+  task.rows = rows;
+  return task;
 }
 
-void RunTask(const PanelTask& task) {
-  switch (task.dtype) {
+// The activations of a segment, a row after the other.
+template <class T>
+void Stage(const PanelTask& task, const Segment& segment, float* out) {
+  for (int64_t row = 0; row < task.rows; ++row) {
+    const T* from = reinterpret_cast<const T*>(task.x + row * task.x_stride) + segment.k;
+    StageSegment(from, segment.length, out + row * kSegment);
+  }
+}
+
+// Asks for a whole segment of activations.
+template <class T>
+void FetchActivations(const PanelTask& task, int64_t k) {
+  for (int64_t row = 0; row < task.rows; ++row) {
+    const T* from = reinterpret_cast<const T*>(task.x + row * task.x_stride) + k;
+    for (int64_t i = 0; i < kSegment; i += kLine / static_cast<int64_t>(sizeof(T))) {
+      hwy::Prefetch(from + i);
+    }
+  }
+}
+
+// One segment of a panel for all rows of a task, whose activations are T; tile by tile, so that
+// what comes and goes by memory does so while others multiply.
+template <class T, class W>
+void SegmentRows(const PanelTask& task, const Segment& segment, const W* w, Ahead ahead, float* x,
+                 float* total) {
+  using TileFunction = void (*)(const W*, int64_t, const float*, Ahead&, float*);
+  static constexpr TileFunction kTiles[kTileRowsMax] = {TileColumns<W, 1>, TileColumns<W, 2>,
+                                                        TileColumns<W, 3>, TileColumns<W, 4>,
+                                                        TileColumns<W, 5>, TileColumns<W, 6>};
+  const auto count_from = [&](int64_t row) HWY_ATTR {
+    return task.rows - row < kTileRowsMax ? task.rows - row : kTileRowsMax;
+  };
+  for (int64_t row = 0; row < task.rows; row += kTileRowsMax) {
+    const PanelTask tile = RowsOf(task, row, count_from(row));
+    if (segment.stages) {
+      const int64_t after = row + tile.rows;
+      if (after < task.rows) FetchActivations<T>(RowsOf(task, after, count_from(after)), segment.k);
+      Stage<T>(tile, segment, x + row * kSegment);
+    }
+    kTiles[tile.rows - 1](w, segment.padded, x + row * kSegment, ahead, total + row * kWidth);
+    if (segment.stores) StoreTotals(tile, total + row * kWidth);
+  }
+}
+
+// One segment of one panel; `next`: the weights that follow.
+template <class T>
+void RunSegment(const PanelTask& task, const Segment& segment, const T* next, float* x, float* wide,
+                float* total) {
+  const T* w = static_cast<const T*>(task.panel) + segment.k * kWidth;
+  const Ahead ahead(next, kSegment * kWidth * static_cast<int64_t>(sizeof(T)), Passes(task.rows));
+  if (hwy::IsSame<T, float>() || task.rows <= kTileRowsMax) {
+    SegmentRows<T>(task, segment, w, ahead, x, total);
+  } else {
+    Widen(w, segment.padded, wide);
+    SegmentRows<T, float>(task, segment, wide, ahead, x, total);
+  }
+}
+
+// Steps [begin, end) of one panel.
+template <class T>
+void RunBlock(const PanelTask& task, int64_t begin, int64_t end, bool stages, const T* next,
+              Scratch& scratch, float* total) {
+  for (int64_t k = begin; k < end; k += kSegment) {
+    const bool last = end - k <= kSegment;
+    const int64_t length = last ? end - k : kSegment;
+    const int64_t padded = hwy::IsSame<T, BFloat16>() ? length + length % 2 : length;
+    const Segment segment = {k, length, padded, stages, last && end == task.k};
+    RunSegment<T>(task, segment,
+                  last ? next : static_cast<const T*>(task.panel) + (k + kSegment) * kWidth,
+                  scratch.x + (k - begin) * task.rows, scratch.wide, total);
+  }
+}
+
+// A task: block by block of K, whose activations the first panel's tiles stage for the others,
+// which find them in the L2 cache; in a block panel by panel, of whose segments each stays in the
+// L1 cache while the rows pass.
+template <class T>
+void RunTyped(const LinearArgs& args, const PanelGroup& group) {
+  Scratch scratch;
+  const int64_t values = group.rows * kWidth;
+  const int64_t block = kStagedValues / (group.rows * kSegment) * kSegment;
+  const auto task_of = [&](int64_t panel) HWY_ATTR {
+    return PanelTaskOf(args, group.panel + panel, group.row, group.rows);
+  };
+  memset(scratch.totals, 0, static_cast<size_t>(group.panels * values) * sizeof(float));
+  const int64_t all = task_of(0).k;
+  for (int64_t begin = 0; begin < all; begin += block) {
+    const int64_t end = all - begin < block ? all : begin + block;
+    for (int64_t panel = 0; panel < group.panels; ++panel) {
+      const PanelTask task = task_of(panel);
+      const T* w = static_cast<const T*>(task.panel);
+      const T* next = panel + 1 < group.panels ? w + task.panel_elements + begin * kWidth
+                                               : w - panel * task.panel_elements + end * kWidth;
+      RunBlock(task, begin, end, panel == 0, next, scratch, scratch.totals + panel * values);
+    }
+  }
+  if (all > 0) return;
+  for (int64_t panel = 0; panel < group.panels; ++panel) {
+    StoreTotals(task_of(panel), scratch.totals);
+  }
+}
+
+void RunGroup(const LinearArgs& args, const PanelGroup& group) {
+  switch (PanelTaskOf(args, group.panel, group.row, group.rows).dtype) {
     case DType::kF16:
-      return RunTyped<Half>(task);
+      return RunTyped<Half>(args, group);
     case DType::kBF16:
-      return RunTyped<BFloat16>(task);
+      return RunTyped<BFloat16>(args, group);
     default:
-      return RunTyped<float>(task);
+      return RunTyped<float>(args, group);
   }
 }
 
@@ -257,7 +374,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace fuseblock {
 
-HWY_EXPORT(RunTask);
+HWY_EXPORT(RunGroup);
 HWY_EXPORT(StoreTotals);
 HWY_EXPORT(Target);
 
@@ -271,7 +388,7 @@ void StorePanelRows(const PanelTask& task, const float* total) {
 }
 
 absl::Status LinearHighway(const ExecutionContext& context, const LinearArgs& args) {
-  RunPanelTasks(context, args, HWY_DYNAMIC_DISPATCH(RunTask));
+  RunPanelGroups(context, args, HWY_DYNAMIC_DISPATCH(RunGroup));
   return absl::OkStatus();
 }
 

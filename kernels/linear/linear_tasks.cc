@@ -9,16 +9,18 @@ namespace {
 
 // Fewer tasks than this for each thread are cut smaller: a slow thread then holds up less.
 constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kTaskRowsMin = 2 * kTileRowsMax;  // for which a panel is still worth reading
 
-// A multiple of the tile, so that a tile is full wherever it can be.
-int64_t RowsPerTask(int64_t rows, int64_t panels, int threads) {
-  constexpr int64_t kStep = 2 * kTileRowsMax;
-  int64_t per_task = kTaskRowsMax;
-  while (per_task > kStep && threads > 1 &&
-         panels * ((rows + per_task - 1) / per_task) < kTasksPerThread * threads) {
-    per_task -= kStep;
-  }
-  return per_task;
+// Rounded up.
+int64_t Quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Rows of a task, for at least so many tasks if they do not become too small. Tiles are full
+// wherever they can be.
+int64_t RowsPerTask(int64_t rows, int64_t tasks) {
+  const int64_t fewest = Quotient(rows, kTaskRowsMax);
+  const int64_t most = std::max(fewest, rows / kTaskRowsMin);
+  const int64_t per_task = Quotient(rows, std::clamp(tasks, fewest, most));
+  return std::min(kTaskRowsMax, Quotient(per_task, kTileRowsMax) * kTileRowsMax);
 }
 
 }  // namespace
@@ -32,7 +34,8 @@ PanelTask PanelTaskOf(const LinearArgs& args, int64_t panel, int64_t row, int64_
   task.dtype = packed.dtype;
   task.y_dtype = args.y_dtype;
   task.k = packed.k;
-  task.panel = packed.weight.data() + panel * PanelElements(packed.dtype, packed.k) * size;
+  task.panel_elements = PanelElements(packed.dtype, packed.k);
+  task.panel = packed.weight.data() + panel * task.panel_elements * size;
   task.bias = packed.bias.size() == 0 ? nullptr : packed.bias_data() + column;
   task.x_stride = args.x.stride * size;
   task.x = static_cast<const std::byte*>(args.x.data) + row * task.x_stride;
@@ -44,18 +47,21 @@ PanelTask PanelTaskOf(const LinearArgs& args, int64_t panel, int64_t row, int64_
   return task;
 }
 
-void RunPanelTasks(const ExecutionContext& context, const LinearArgs& args,
-                   void (*run)(const PanelTask& task)) {
-  const LinearWeight::Packed& packed = args.weight->packed();
-  const int64_t panels = PanelCount(packed.n);
+void RunPanelGroups(const ExecutionContext& context, const LinearArgs& args,
+                    void (*run)(const LinearArgs& args, const PanelGroup& group)) {
+  const int64_t panels = PanelCount(args.weight->packed().n);
   const int64_t rows = args.x.rows;
-  const int64_t per_task = RowsPerTask(rows, panels, context.parallel_for.threads);
-  const int64_t chunks = (rows + per_task - 1) / per_task;
+  const int64_t threads = context.parallel_for.threads;
+  const int64_t enough = threads > 1 ? threads * kTasksPerThread : 1;
+  const int64_t per_group = std::clamp<int64_t>(panels / enough, 1, kGroupPanelsMax);
+  const int64_t groups = Quotient(panels, per_group);
+  const int64_t per_task = RowsPerTask(rows, Quotient(enough, groups));
+  const int64_t chunks = Quotient(rows, per_task);
   // A panel's tasks follow one another: it is read from memory once.
-  context.parallel_for(panels * chunks, [&](int64_t index) {
-    const int64_t panel = index / chunks;
+  context.parallel_for(groups * chunks, [&](int64_t index) {
+    const int64_t panel = index / chunks * per_group;
     const int64_t row = index % chunks * per_task;
-    run(PanelTaskOf(args, panel, row, std::min(per_task, rows - row)));
+    run(args, {panel, std::min(per_group, panels - panel), row, std::min(per_task, rows - row)});
   });
 }
 

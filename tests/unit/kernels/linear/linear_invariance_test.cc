@@ -129,6 +129,46 @@ TEST_P(LinearInvarianceTest, InstructionSetsAgree) {
   }
 }
 
+// One output in the order that linear_tasks.h states.
+float SumBySegments(const HostTensor& x, int64_t m, const HostTensor& w, int64_t n) {
+  constexpr int64_t kOrderSegment = 64;
+  float total = 0;
+  for (int64_t segment = 0; segment < x.cols(); segment += kOrderSegment) {
+    const int64_t end = std::min(x.cols(), segment + kOrderSegment);
+    float sum = 0;
+    for (int64_t k = segment; k < end; ++k) {
+      sum = std::fma(static_cast<float>(x.at(m, k)), static_cast<float>(w.at(n, k)), sum);
+    }
+    total += sum;
+  }
+  return total;
+}
+
+// With rows on both sides of a tile and of a task, panels on both sides of a task, and steps on
+// both sides of the block that a task stages at a time.
+TEST_P(LinearInvarianceTest, EveryRowIsSummedInTheStatedOrder) {
+  CpuTeam team(2);
+  for (const int64_t k : {1, 63, 129, 1055}) {
+    const HostTensor w = NormalTensor(GetParam(), {17 * 64 + 6, k}, 1);
+    const HostTensor x = NormalTensor(GetParam(), {273, k}, 2);
+    const LinearWeight weight = Prepared(w);
+    for (const Variant& variant : LinearVariantsFor(weight)) {
+      if (!IsFast(variant)) continue;
+      for (const int64_t rows : {1, 6, 7, 128, 273}) {
+        HostTensor y(DType::kF32, {rows, w.rows()});
+        RunVariant(variant, ConstTensorView(x.row(0), GetParam(), {rows, k}), weight, y.view(),
+                   rows == 128 ? ParallelFor() : team.parallel_for());
+        for (const int64_t m : {int64_t{0}, rows / 2, rows - 1}) {
+          for (int64_t n = 0; n < w.rows(); n += n < 64 ? 1 : 61) {
+            ASSERT_EQ(static_cast<float>(y.at(m, n)), SumBySegments(x, m, w, n))
+                << variant.label << ", K " << k << ", rows " << rows << ": " << m << ", " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
 // One output in the order that linear_amx_bf16.cc states.
 float SumByTiles(const HostTensor& x, int64_t m, const HostTensor& w, int64_t n) {
   constexpr int64_t kSteps = 32, kOrderSegment = 1024;
