@@ -186,12 +186,15 @@ TEST_P(RowReductions, ConstantRowsOfLayerNormAreTheBias) {
       const Tensor x =
           Mapped(Tensor(dtype(), 2, columns), [&](double, int64_t, int64_t) { return value; });
       const Tensor w = Filled(dtype(), 1, columns, 11), b = Filled(dtype(), 1, columns, 12);
-      OnEach("layer_norm", same() + "_w" + label() + "_b",
-             [&](const Case& c, const Variant& variant) {
-               auto inputs = List(x, w, b);
-               const auto got = RunCase(c, variant, inputs);
-               EXPECT_EQ(FirstDifference(b.Gather({0, 0}), got[0]), "") << columns << " " << value;
-             });
+      for (const char* eps : {"", "_small_eps"}) {
+        OnEach("layer_norm", same() + "_w" + label() + "_b" + eps,
+               [&](const Case& c, const Variant& variant) {
+                 auto inputs = List(x, w, b);
+                 const auto got = RunCase(c, variant, inputs);
+                 EXPECT_EQ(FirstDifference(b.Gather({0, 0}), got[0]), "")
+                     << columns << " " << value << eps;
+               });
+      }
     }
   }
 }

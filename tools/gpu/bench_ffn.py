@@ -26,7 +26,9 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "evidence"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("evidence", "tools/bench")]
+import bars  # noqa: E402
 import record as records  # noqa: E402
 import timing  # noqa: E402
 
@@ -249,16 +251,31 @@ def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[
         "share_of_floor": round(floor / medians["fuseblock"], 3),
         "ceilings": found,
         "peers": peers,
-        "ratio": round(min(peers.values()) / medians["fuseblock"], 3),
         "relative_error": {name: float(f"{value:.3g}") for name, value in errors.items()},
     }
     return result, samples
 
 
+def judge(record: dict[str, Any]) -> None:
+    """Holds every case to its bar: those of FP16 to the same in BF16."""
+
+    def size(case: dict[str, Any]) -> tuple[int, ...]:
+        return case["hidden"], case["intermediate"], case["tokens"]
+
+    results = record["results"]
+    ours = {size(r["case"]): r["value"] for r in results if r["case"]["dtype"] == "bf16"}
+    for result in results:
+        if result["case"]["dtype"] == "f16":
+            result["our_bf16"] = ours.get(size(result["case"]), 0)
+        bars.judge(result, bars.FEED_FORWARD_GPU)
+    wanted = [f"{h} {i} {tokens} {dtype}" for h, i, dtype, counts in CASES for tokens in counts]
+    record["holds"] = bars.holds(record, wanted, [records.case_name(r) for r in results])
+
+
 def write(record: dict[str, Any], samples: list[tuple], out: Path) -> None:
     kept = records.merge(record)
     record["results"].sort(key=lambda result: tuple(result["case"].values()))
-    record["holds"] = all(result["ratio"] >= 1 for result in record["results"])
+    judge(record)
     path = records.write(record)
     raw = records.RECORDS / f"{record['id']}.samples.csv"
     with raw.open("a" if kept else "w") as file:

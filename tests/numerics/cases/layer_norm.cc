@@ -9,6 +9,8 @@ namespace fuseblock::testing {
 namespace {
 
 constexpr float kEps = 1e-5f;
+// So small that FP16 has no such number.
+constexpr float kSmallEps = 1e-12f;
 // The magnitude whose squares, 262,144 of them summed, stay in FP32's range.
 constexpr double kSquareMax = 1e16;
 constexpr double kWeightMax = 16;
@@ -28,7 +30,7 @@ struct RowErrors {
   double mean_error = 0;      // absolute
   double scale_error = 0;     // relative
 
-  RowErrors(const Tensor& x, int64_t row) {
+  RowErrors(const Tensor& x, int64_t row, float eps) {
     const int64_t columns = x.columns();
     const double count = static_cast<double>(columns), chain = SumChain(columns);
     double sum = 0, rest = 0, magnitude = 0, deviation = 0, squares = 0;
@@ -41,7 +43,7 @@ struct RowErrors {
       deviation += std::abs(d) / count;
       squares += d * d / count;
     }
-    root = std::sqrt(squares + static_cast<double>(kEps));
+    root = std::sqrt(squares + static_cast<double>(eps));
     const double off = (chain + 2) * kUnitRoundoffFp32 * magnitude +
                        (x.dtype() == DType::kF32 ? 0.25 : 2) * std::sqrt(squares);
     const double rest_error = (chain + 3) * (deviation + off);
@@ -54,10 +56,11 @@ struct RowErrors {
 // n = (x - mean) * scale has the mean's error, and relative to itself that of the scale, of the
 // difference and of the product; then the weight's product and the bias's sum.
 std::function<double(int64_t, int64_t)> Magnitudes(const std::vector<Tensor>& inputs,
-                                                   const Tensor* weight, const Tensor* bias) {
+                                                   const Tensor* weight, const Tensor* bias,
+                                                   float eps) {
   std::vector<RowErrors> rows;
   const Tensor& x = inputs[0];
-  for (int64_t row = 0; row < x.rows(); ++row) rows.emplace_back(x, row);
+  for (int64_t row = 0; row < x.rows(); ++row) rows.emplace_back(x, row, eps);
   return [rows, &x, weight, bias](int64_t row, int64_t column) {
     const RowErrors& errors = rows[static_cast<size_t>(row)];
     const double n = std::abs(x.At(row, column) - errors.mean) / errors.root;
@@ -72,6 +75,7 @@ std::function<double(int64_t, int64_t)> Magnitudes(const std::vector<Tensor>& in
 struct Columns {
   std::string name;
   bool weight, bias;
+  float eps = kEps;
 };
 
 Case LayerNormCase(DType x, DType y, const Columns& columns, DType w) {
@@ -87,7 +91,7 @@ Case LayerNormCase(DType x, DType y, const Columns& columns, DType w) {
   error.fp32_roundings = LayerNormRoundings;
   error.magnitudes = [=](const std::vector<Tensor>& inputs) {
     return Magnitudes(inputs, columns.weight ? &inputs[weight_at] : nullptr,
-                      columns.bias ? &inputs[bias_at] : nullptr);
+                      columns.bias ? &inputs[bias_at] : nullptr, columns.eps);
   };
   error.cancels = true;
   c.errors = {error};
@@ -96,7 +100,8 @@ Case LayerNormCase(DType x, DType y, const Columns& columns, DType w) {
     std::optional<ConstTensorView> weight, bias;
     if (columns.weight) weight = in[weight_at];
     if (columns.bias) bias = in[bias_at];
-    FUSEBLOCK_ASSIGN_OR_RETURN(const auto args, CheckLayerNorm(in[0], weight, bias, kEps, out[0]));
+    FUSEBLOCK_ASSIGN_OR_RETURN(const auto args,
+                               CheckLayerNorm(in[0], weight, bias, columns.eps, out[0]));
     return RunNamed(LayerNormImplementations(), name, context, args);
   };
   return c;
@@ -107,6 +112,8 @@ Case LayerNormCase(DType x, DType y, const Columns& columns, DType w) {
 std::vector<Case> LayerNormCases() {
   std::vector<Case> cases;
   for (const DType y : kFloatDTypes) {
+    const std::string small = absl::StrCat("_w", Label(y), "_b_small_eps");
+    cases.push_back(LayerNormCase(y, y, {small, true, true, kSmallEps}, y));
     for (const DType x : WithFp32(y)) {
       cases.push_back(LayerNormCase(x, y, {"", false, false}, y));
       for (const DType w : WithFp32(y)) {

@@ -37,6 +37,33 @@ def test_a_case_is_held_to_the_first_bar_that_applies(case, bar, holds):
     assert case["holds"] is holds
 
 
+def feed_forward(tokens, dtype="bf16", hidden=4096, value=100.0, **more):
+    case = {"hidden": hidden, "intermediate": 1, "tokens": tokens, "dtype": dtype}
+    peers = {"torch_eager": 120.0} | ({"torch_compile": 110.0} if dtype == "bf16" else {})
+    return {"case": case, "value": value, "floor": 95.0, "peers": peers} | more
+
+
+@pytest.mark.parametrize(
+    ("case", "reached", "holds"),
+    [
+        (feed_forward(1), 0.95, False),
+        (feed_forward(16), 0.95, True),
+        (feed_forward(256), 1.1, True),
+        (feed_forward(256, value=105.0), 1.048, False),
+        (feed_forward(256, hidden=2048), 1.1, False),
+        (feed_forward(1, "f16", our_bf16=99.0), 0.99, True),
+        (feed_forward(1, "f16", our_bf16=97.0), 0.97, False),
+        (feed_forward(1, "f16"), 0.0, False),  # BF16 was not measured
+    ],
+)
+def test_few_tokens_are_held_to_the_floor_many_to_the_compiler_and_fp16_to_bf16(
+    case, reached, holds
+):
+    bars.judge(case, bars.FEED_FORWARD_GPU)
+    assert case["bar"]["reached"] == reached
+    assert case["holds"] is holds
+
+
 def test_the_ratio_is_to_the_best_peer():
     case = result("swiglu", "512x4096", torch_eager=140.0, torch_compile=400.0)
     bars.judge(case, bars.CPU)
