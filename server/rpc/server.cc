@@ -113,8 +113,8 @@ void SetTransportArguments(grpc::ServerBuilder& builder) {
 }
 
 void TuneProcess() {
-  // The distribution's Abseil is built with its search for deadlocks, under one lock for all mutexes
-  // of the process, gRPC's among them.
+  // The distribution's Abseil is built with its search for deadlocks, under one lock for all
+  // mutexes of the process, gRPC's among them.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
