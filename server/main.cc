@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "build_info.h"
 #include "kernels/base/cuda.h"
@@ -155,8 +155,8 @@ struct Parts {
   std::unique_ptr<AdminServer> admin;
 
   std::mutex loading;  // one load at a time
-  DrainReport drain_report;
-  absl::Notification drained;  // drain_report is set
+  std::promise<DrainReport> drained;
+  const std::shared_future<DrainReport> drain_report = drained.get_future().share();
 };
 
 // A model to load, as the revision that it is to become.
@@ -254,8 +254,7 @@ AdminService::Options AdminOptionsFrom(const Config& config, Parts& parts, StopS
   options.drain = [&parts, &signals] {
     Log(LogLevel::kInfo, "stopping", "a call to the admin port: draining");
     signals.RequestStop();
-    parts.drained.WaitForNotification();
-    return parts.drain_report;
+    return parts.drain_report.get();
   };
   return options;
 }
@@ -352,10 +351,10 @@ void Drain(const Config& config, Parts& parts) {
   const bool complete = parts.engine->Drain(deadline);
   // Answers may still be on their way to clients.
   parts.rpc->Shutdown(std::max(deadline, absl::Now() + absl::Seconds(1)));
-  parts.drain_report = {complete, absl::Now() - begin};
+  const DrainReport report = {complete, absl::Now() - begin};
   Log(LogLevel::kInfo, "drained", complete ? "drained" : "the time for the drain is over",
-      {{"complete", complete}, {"seconds", absl::ToDoubleSeconds(parts.drain_report.took)}});
-  parts.drained.Notify();
+      {{"complete", complete}, {"seconds", absl::ToDoubleSeconds(report.took)}});
+  parts.drained.set_value(report);
   // Whoever asked for the drain gets its answer.
   if (parts.admin != nullptr) parts.admin->Shutdown(absl::Now() + absl::Seconds(1));
 }

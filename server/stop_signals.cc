@@ -54,18 +54,19 @@ void StopSignals::Listen() {
 }
 
 void StopSignals::RequestStop() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   stopping_ = true;
+  stopped_.notify_all();
 }
 
 bool StopSignals::stopping() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   return stopping_;
 }
 
 void StopSignals::Wait() const {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(&stopping_));
+  std::unique_lock<std::mutex> lock(mutex_);
+  stopped_.wait(lock, [this] { return stopping_; });
 }
 
 }  // namespace fuseblock

@@ -2,10 +2,9 @@
 // once.
 #pragma once
 
+#include <condition_variable>
+#include <mutex>
 #include <thread>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 
 namespace fuseblock {
 
@@ -26,8 +25,9 @@ class StopSignals {
  private:
   void Listen();
 
-  mutable absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable stopped_;
+  bool stopping_ = false;
   std::thread thread_;
 };
 

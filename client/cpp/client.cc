@@ -3,16 +3,16 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <condition_variable>
+#include <future>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <unordered_set>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "client/cpp/callback_scope.h"
 #include "client/cpp/encoded.h"
 #include "client/cpp/stream.h"
@@ -69,14 +69,14 @@ Answer AnswerFrom(v1::RunBlockResponse response) {
 // while the connection holds the channel as well. On gRPC's threads the channel's last reference
 // must not go: the end of the process's last channel joins them.
 struct Call::State {
-  absl::Mutex mutex;
-  std::optional<grpc::ClientContext> context ABSL_GUARDED_BY(mutex);  // until the call has ended
+  std::mutex mutex;
+  std::optional<grpc::ClientContext> context;  // until the call has ended; guarded by `mutex`
   grpc::ByteBuffer request;
   v1::RunBlockResponse response;
   absl::AnyInvocable<void(absl::StatusOr<Answer>) &&> done;
 
   void Cancel() {
-    absl::MutexLock lock(&mutex);
+    std::lock_guard<std::mutex> lock(mutex);
     if (context.has_value()) context->TryCancel();
   }
 
@@ -84,7 +84,7 @@ struct Call::State {
   void End(const grpc::Status& status) {
     absl::StatusOr<Answer> answer;
     {
-      absl::MutexLock lock(&mutex);
+      std::lock_guard<std::mutex> lock(mutex);
       if (status.ok()) {
         answer = AnswerFrom(std::move(response));
         answer->timings_us = TimingsFrom(*context);
@@ -111,11 +111,9 @@ struct Client::Connection {
 
   // Cancels the calls in flight and waits until the last of their callbacks has returned.
   ~Connection() {
-    absl::MutexLock lock(&mutex);
+    std::unique_lock<std::mutex> lock(mutex);
     for (const std::shared_ptr<Call::State>& call : calls) call->Cancel();
-    mutex.Await(absl::Condition(
-        +[](std::unordered_set<std::shared_ptr<Call::State>>* set) { return set->empty(); },
-        &calls));
+    all_ended.wait(lock, [this] { return calls.empty(); });
   }
 
   std::shared_ptr<grpc::Channel> channel;
@@ -124,8 +122,9 @@ struct Client::Connection {
   std::unique_ptr<v1::BlockService::Stub> blocks;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
 
-  absl::Mutex mutex;
-  std::unordered_set<std::shared_ptr<Call::State>> calls ABSL_GUARDED_BY(mutex);  // not ended
+  std::mutex mutex;
+  std::condition_variable all_ended;
+  std::unordered_set<std::shared_ptr<Call::State>> calls;  // not ended; guarded by `mutex`
 };
 
 Client::Client(const std::string& target) : connection_(std::make_unique<Connection>(target)) {}
@@ -144,30 +143,29 @@ Call Client::RunAsync(const Request& request, const CallOptions& options,
   state->done = std::move(done);
   Connection& connection = *connection_;
   {
-    absl::MutexLock lock(&connection.mutex);
+    std::lock_guard<std::mutex> lock(connection.mutex);
     connection.calls.insert(state);
   }
-  absl::MutexLock lock(&state->mutex);
+  std::lock_guard<std::mutex> lock(state->mutex);
   ApplyOptions(options, state->context.emplace());
   connection.run.UnaryCall(&*state->context, "/fuseblock.v1.BlockService/RunBlock", {},
                            &state->request, &state->response,
                            [&connection, state](const grpc::Status& status) {
                              state->End(status);
-                             absl::MutexLock calls_lock(&connection.mutex);
+                             std::lock_guard<std::mutex> calls_lock(connection.mutex);
                              connection.calls.erase(state);
+                             if (connection.calls.empty()) connection.all_ended.notify_all();
                            });
   return Call(state);
 }
 
 absl::StatusOr<Answer> Client::Run(const Request& request, const CallOptions& options) {
-  absl::StatusOr<Answer> result;
-  absl::Notification ended;
-  RunAsync(request, options, [&](absl::StatusOr<Answer> answer) {
-    result = std::move(answer);
-    ended.Notify();
+  std::promise<absl::StatusOr<Answer>> promise;
+  std::future<absl::StatusOr<Answer>> answer = promise.get_future();
+  RunAsync(request, options, [promise = std::move(promise)](absl::StatusOr<Answer> result) mutable {
+    promise.set_value(std::move(result));
   });
-  ended.WaitForNotification();
-  return result;
+  return answer.get();
 }
 
 std::unique_ptr<Stream> Client::OpenStream(const CallOptions& options, Stream::OnAnswer on_answer) {

@@ -14,7 +14,7 @@ std::shared_ptr<Stream::Reactor> Stream::Reactor::Start(StreamStub& stub,
                                                         OnAnswer on_answer) {
   std::shared_ptr<Reactor> reactor(new Reactor(std::move(on_answer)));
   ApplyOptions(options, reactor->context_);
-  absl::MutexLock lock(&reactor->mutex_);
+  std::lock_guard<std::mutex> lock(reactor->mutex_);
   stub.PrepareBidiStreamingCall(&reactor->context_, "/fuseblock.v1.BlockService/StreamBlocks", {},
                                 reactor.get());
   reactor->AddHold();
@@ -27,13 +27,13 @@ std::shared_ptr<Stream::Reactor> Stream::Reactor::Start(StreamStub& stub,
 // last reference to the channel, whose end on one of gRPC's threads would be that thread's join of
 // itself.
 Stream::Reactor::~Reactor() {
-  absl::MutexLock lock(&mutex_);  // OnDone has left it
+  std::lock_guard<std::mutex> lock(mutex_);  // OnDone has left it
 }
 
 void Stream::Reactor::Send(uint64_t request_id, const Request& request, absl::Duration timeout) {
   absl::Status refusal;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (closing_ || broken_ || done_) {
       refusal = absl::UnavailableError("the stream has ended");
     } else if (!in_flight_.insert(request_id).second) {
@@ -53,14 +53,14 @@ void Stream::Reactor::Send(uint64_t request_id, const Request& request, absl::Du
 }
 
 void Stream::Reactor::CloseWrites() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   closing_ = true;
   Advance();
 }
 
 absl::Status Stream::Reactor::AwaitDone() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(&done_));
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait(lock, [this] { return done_; });
   return status_;
 }
 
@@ -80,13 +80,13 @@ void Stream::Reactor::Advance() {
 
 void Stream::Reactor::OnReadDone(bool ok) {
   if (!ok) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     broken_ = true;
     return Advance();
   }
   const uint64_t id = read_.request_id();
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     in_flight_.erase(id);
   }
   const CallbackScope scope;
@@ -99,7 +99,7 @@ void Stream::Reactor::OnReadDone(bool ok) {
 }
 
 void Stream::Reactor::OnWriteDone(bool ok) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   writing_ = false;
   broken_ = broken_ || !ok;
   Advance();
@@ -109,7 +109,7 @@ void Stream::Reactor::OnDone(const grpc::Status& status) {
   const absl::Status end = status.ok() ? absl::OkStatus() : ErrorFrom(status);
   std::unordered_set<uint64_t> unanswered;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     broken_ = true;
     unanswered.swap(in_flight_);
   }
@@ -119,9 +119,10 @@ void Stream::Reactor::OnDone(const grpc::Status& status) {
     const CallbackScope scope;
     for (const uint64_t id : unanswered) on_answer_(id, lost);
   }
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   status_ = end;
   done_ = true;
+  ended_.notify_all();
 }
 
 void Stream::Send(uint64_t request_id, const Request& request, absl::Duration timeout) {

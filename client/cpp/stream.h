@@ -6,12 +6,12 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/client_callback.h>
 
+#include <condition_variable>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <unordered_set>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "client/cpp/client.h"
 
 namespace fuseblock::client {
@@ -41,23 +41,25 @@ class Stream::Reactor final
   explicit Reactor(OnAnswer on_answer) : on_answer_(std::move(on_answer)) {}
 
   // Starts the next write or the half-close, and lets gRPC end the call when no more can come. The
-  // library runs no reaction before these return, so the lock may be held.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // library runs no reaction before these return, so the lock is held.
+  void Advance();
 
   const OnAnswer on_answer_;
   grpc::ClientContext context_;
   v1::StreamBlocksResponse read_;  // gRPC's while a read is under way
   grpc::ByteBuffer write_;         // gRPC's while a write is under way
 
-  absl::Mutex mutex_;
-  std::deque<grpc::ByteBuffer> unsent_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_set<uint64_t> in_flight_ ABSL_GUARDED_BY(mutex_);
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more is sent
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;   // nothing more is read
-  bool held_ ABSL_GUARDED_BY(mutex_) = true;      // gRPC keeps the call for operations from outside
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;
+  std::condition_variable ended_;  // done_ is set
+  // Guarded by `mutex_` from here on.
+  std::deque<grpc::ByteBuffer> unsent_;
+  std::unordered_set<uint64_t> in_flight_;
+  bool writing_ = false;
+  bool closing_ = false;  // nothing more is sent
+  bool broken_ = false;   // nothing more is read
+  bool held_ = true;      // gRPC keeps the call for operations from outside
+  bool done_ = false;
+  absl::Status status_;
 };
 
 }  // namespace fuseblock::client

@@ -88,7 +88,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* BlockService::Strea
       StreamCall::Create(context, runner_, options_.stream_requests_max);
   bool ending = false;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     ending = ending_;
     streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
                                   [](const auto& weak) { return weak.expired(); }),
@@ -106,7 +106,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* BlockService::Strea
 void BlockService::EndStreams() {
   std::vector<std::weak_ptr<StreamCall>> streams;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
     streams.swap(streams_);
   }

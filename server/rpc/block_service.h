@@ -6,10 +6,9 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "fuseblock/v1/block_service.grpc.pb.h"
 #include "server/rpc/block_runner.h"
 
@@ -55,9 +54,9 @@ class BlockService final : public RawBlockService {
   const BlockRegistry& registry_;
   BlockRunner runner_;
 
-  absl::Mutex mutex_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::weak_ptr<StreamCall>> streams_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;  // guards what follows
+  bool ending_ = false;
+  std::vector<std::weak_ptr<StreamCall>> streams_;
 };
 
 }  // namespace fuseblock

@@ -1,6 +1,7 @@
 #include "server/rpc/health.h"
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -23,24 +24,24 @@ class HealthWatch final : public grpc::ServerWriteReactor<HealthCheckResponse> {
   const std::string& name() const { return name_; }
 
   void Show(HealthService::State state) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     newest_ = state;
     Advance();
   }
   void End() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
     Advance();
   }
 
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     writing_ = false;
     gone_ = gone_ || !ok;
     Advance();
   }
   void OnCancel() override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     gone_ = true;
     Advance();
   }
@@ -51,7 +52,8 @@ class HealthWatch final : public grpc::ServerWriteReactor<HealthCheckResponse> {
 
  private:
   // StartWrite and Finish run no reaction before they return, so the lock may be held.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // With the lock held.
+  void Advance() {
     if (finished_ || (writing_ && !gone_)) return;
     if (!gone_ && newest_.has_value() && newest_ != written_) {
       writing_ = true;
@@ -68,34 +70,34 @@ class HealthWatch final : public grpc::ServerWriteReactor<HealthCheckResponse> {
   HealthService& service_;
   const std::string name_;
   HealthCheckResponse response_;  // gRPC's while a write is under way
-  absl::Mutex mutex_;
-  std::optional<HealthService::State> newest_ ABSL_GUARDED_BY(mutex_);
-  std::optional<HealthService::State> written_ ABSL_GUARDED_BY(mutex_);
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::mutex mutex_;              // guards what follows
+  std::optional<HealthService::State> newest_;
+  std::optional<HealthService::State> written_;
+  bool writing_ = false;
+  bool gone_ = false;
+  bool ending_ = false;
+  bool finished_ = false;
 };
 
 void HealthService::SetPhase(Phase phase) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   phase_ = phase;
   TellAll();
 }
 
 void HealthService::BlockChanged(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   Tell(name);
   Tell("");
 }
 
 void HealthService::DevicesChanged() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   TellAll();
 }
 
 void HealthService::EndWatches() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   ended_ = true;
   for (const auto& [name, watches] : watches_) {
     for (HealthWatch* watch : watches) watch->End();
@@ -103,7 +105,7 @@ void HealthService::EndWatches() {
 }
 
 HealthService::State HealthService::StateOf(const std::string& service) const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   return Evaluate(service);
 }
 
@@ -139,7 +141,7 @@ void HealthService::TellAll() {
 }
 
 void HealthService::Forget(HealthWatch* watch) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   const auto found = watches_.find(watch->name());
   found->second.erase(watch);
   if (found->second.empty()) watches_.erase(found);
@@ -164,7 +166,7 @@ grpc::ServerUnaryReactor* HealthService::List(grpc::CallbackServerContext* conte
                                               const grpc::health::v1::HealthListRequest*,
                                               grpc::health::v1::HealthListResponse* response) {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     auto& statuses = *response->mutable_statuses();
     statuses[""].set_status(Evaluate(""));
     for (const BlockStatus& block : registry_.List()) {
@@ -180,7 +182,7 @@ grpc::ServerUnaryReactor* HealthService::List(grpc::CallbackServerContext* conte
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext*, const HealthCheckRequest* request) {
   auto* watch = new HealthWatch(*this, request->service());
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   watches_[watch->name()].insert(watch);
   watch->Show(Evaluate(watch->name()));
   if (ended_) watch->End();

@@ -6,11 +6,10 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "server/engine/engine.h"
 #include "server/model/registry.h"
@@ -51,18 +50,20 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  private:
   friend class HealthWatch;
 
-  State Evaluate(const std::string& service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool BlockServes(const BlockStatus& block) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Tell(const std::string& service) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // These with the lock held.
+  State Evaluate(const std::string& service) const;
+  bool BlockServes(const BlockStatus& block) const;
+  void Tell(const std::string& service);
+  void TellAll();
+
   void Forget(HealthWatch* watch);
 
   const Engine& engine_;
   const BlockRegistry& registry_;
-  mutable absl::Mutex mutex_;
-  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<std::string, std::set<HealthWatch*>> watches_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;  // guards what follows
+  Phase phase_ = Phase::kStarting;
+  bool ended_ = false;
+  std::map<std::string, std::set<HealthWatch*>> watches_;
 };
 
 }  // namespace fuseblock

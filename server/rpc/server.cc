@@ -4,9 +4,12 @@
 #include <malloc.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <limits>
+#include <mutex>
 #include <thread>
 
+#include "absl/synchronization/mutex.h"
 #include "server/rpc/listen.h"
 
 namespace fuseblock {
@@ -47,30 +50,33 @@ class KeepWarm {
         thread_([this] { Loop(); }) {}
   ~KeepWarm() {
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard<std::mutex> lock(mutex_);
       stop_ = true;
     }
+    changed_.notify_all();
     thread_.join();
   }
 
  private:
   void Loop() {
-    absl::MutexLock lock(&mutex_);
-    while (!mutex_.AwaitWithTimeout(absl::Condition(&stop_), absl::Milliseconds(400))) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(400), [this] { return stop_; })) {
       grpc::ClientContext context;
       grpc::health::v1::HealthCheckRequest request;
       grpc::health::v1::HealthCheckResponse response;
       bool done = false;
       stub_->async()->Check(&context, &request, &response, [this, &done](const grpc::Status&) {
-        absl::MutexLock done_lock(&mutex_);
+        std::lock_guard<std::mutex> done_lock(mutex_);
         done = true;
+        changed_.notify_all();
       });
-      mutex_.Await(absl::Condition(&done));
+      changed_.wait(lock, [&done] { return done; });
     }
   }
 
-  absl::Mutex mutex_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
   std::unique_ptr<grpc::health::v1::Health::Stub> stub_;
   std::thread thread_;
 };

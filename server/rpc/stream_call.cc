@@ -14,13 +14,13 @@ namespace fuseblock {
 std::shared_ptr<StreamCall> StreamCall::Create(grpc::CallbackServerContext* context,
                                                const BlockRunner& runner, int requests_max) {
   std::shared_ptr<StreamCall> call(new StreamCall(context, runner, requests_max));
-  absl::MutexLock lock(&call->mutex_);
+  std::lock_guard<std::mutex> lock(call->mutex_);
   call->self_ = call;
   return call;
 }
 
 void StreamCall::Start() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   started_ = true;
   const absl::Status status = ReadTerms(*context_, &terms_);
   if (!status.ok()) refusal_ = ToGrpcStatus(status, "", context_);
@@ -28,7 +28,7 @@ void StreamCall::Start() {
 }
 
 void StreamCall::EndWhenIdle() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   ending_ = true;
   Advance();
 }
@@ -41,7 +41,7 @@ void StreamCall::OnReadDone(bool ok) {
     if (raw.ok()) message = *std::move(raw);
   }
   if (message != nullptr) Accept(message);
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   reading_ = false;
   if (message == nullptr) read_closed_ = true;
   Advance();
@@ -61,7 +61,7 @@ void StreamCall::Accept(std::shared_ptr<const RawMessage> message) {
   }
   auto cancel = std::make_shared<CancelSwitch>(runner_.engine());
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (broken_) return;
     if (status.ok() && !in_flight_.emplace(id, cancel).second) {
       status =
@@ -81,7 +81,7 @@ void StreamCall::Accept(std::shared_ptr<const RawMessage> message) {
 }
 
 void StreamCall::Answer(uint64_t request_id, bool named, EncodedMessage message) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   --unanswered_;
   if (named) in_flight_.erase(request_id);
   if (!broken_) answers_.push_back(std::move(message));
@@ -90,7 +90,7 @@ void StreamCall::Answer(uint64_t request_id, bool named, EncodedMessage message)
 
 void StreamCall::OnWriteDone(bool ok) {
   if (!ok) OnCancel();  // nobody reads any more
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   write_.Clear();
   writing_ = false;
   Advance();
@@ -101,7 +101,7 @@ void StreamCall::OnWriteDone(bool ok) {
 void StreamCall::OnCancel() {
   std::vector<std::shared_ptr<CancelSwitch>> switches;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     broken_ = true;
     answers_.clear();
     if (CancelledByClient(terms_.deadline)) {
@@ -114,7 +114,7 @@ void StreamCall::OnCancel() {
 
 void StreamCall::OnDone() {
   std::shared_ptr<StreamCall> self;  // freed after the lock, which it may own
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   self.swap(self_);
 }
 

@@ -10,11 +10,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "server/rpc/block_runner.h"
 
 namespace fuseblock {
@@ -44,8 +43,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void Accept(std::shared_ptr<const RawMessage> message);
   // Queues an answer for writing. named: the request held its id, which may now be used again.
   void Answer(uint64_t request_id, bool named, EncodedMessage message);
-  // Does what the state allows: write the next answer, read on, finish.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does what the state allows: write the next answer, read on, finish. With the lock held.
+  void Advance();
 
   grpc::CallbackServerContext* const context_;
   const BlockRunner& runner_;
@@ -54,19 +53,21 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   grpc::ByteBuffer read_;   // gRPC's while a read is under way
   grpc::ByteBuffer write_;  // gRPC's while a write is under way
 
-  absl::Mutex mutex_;
-  std::shared_ptr<StreamCall> self_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, std::shared_ptr<CancelSwitch>> in_flight_ ABSL_GUARDED_BY(mutex_);
-  size_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;  // in_flight_, and those refused for their id
-  std::deque<EncodedMessage> answers_ ABSL_GUARDED_BY(mutex_);  // not yet written
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  bool read_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;       // nobody reads answers any more
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<grpc::Status> refusal_ ABSL_GUARDED_BY(mutex_);
+  // std::mutex here and elsewhere: ThreadSanitizer cannot see into the distribution's absl::Mutex.
+  std::mutex mutex_;
+  // Guarded by `mutex_` from here on.
+  std::shared_ptr<StreamCall> self_;
+  std::unordered_map<uint64_t, std::shared_ptr<CancelSwitch>> in_flight_;
+  size_t unanswered_ = 0;               // in_flight_, and those refused for their id
+  std::deque<EncodedMessage> answers_;  // not yet written
+  bool started_ = false;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool finished_ = false;
+  bool read_closed_ = false;  // the client sends no more
+  bool broken_ = false;       // nobody reads answers any more
+  bool ending_ = false;
+  std::optional<grpc::Status> refusal_;
 };
 
 }  // namespace fuseblock
