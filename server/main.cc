@@ -155,6 +155,8 @@ struct Parts {
   std::unique_ptr<AdminServer> admin;
 
   std::mutex loading;  // one load at a time
+  std::mutex placed_mutex;
+  std::shared_ptr<const PlacedUnits> placed;  // the newest load's; guarded by `placed_mutex`
   std::promise<DrainReport> drained;
   const std::shared_future<DrainReport> drain_report = drained.get_future().share();
 };
@@ -169,7 +171,7 @@ struct WantedModel {
 // With the GPUs of each layer's blocks planned over all of these models: what does not fit is
 // refused before anything is loaded.
 absl::StatusOr<std::vector<ModelOptions>> PlanModels(const std::vector<WantedModel>& wanted,
-                                                     const Config& config, const Parts& parts) {
+                                                     const Config& config, Parts& parts) {
   std::vector<ModelOptions> models;
   models.reserve(wanted.size());
   for (const WantedModel& one : wanted) {
@@ -191,11 +193,15 @@ absl::StatusOr<std::vector<ModelOptions>> PlanModels(const std::vector<WantedMod
       units.push_back(UnitOf(unit, replicas, config.max_batch_tokens));
     }
   }
-  FUSEBLOCK_ASSIGN_OR_RETURN(const Placement placement, Place(units, *gpus));
+  FUSEBLOCK_ASSIGN_OR_RETURN(Placement placement, Place(units, *gpus));
   LogPlacement(units, placement);
   for (ModelOptions& model : models) {
     model.places = PlacesOf(model.name, units, placement, parts.devices);
   }
+  const auto placed =
+      std::make_shared<const PlacedUnits>(PlacedUnits{std::move(units), std::move(placement)});
+  std::lock_guard<std::mutex> lock(parts.placed_mutex);
+  parts.placed = placed;
   return models;
 }
 
@@ -267,9 +273,14 @@ absl::Status StartHttp(const Config& config, Parts& parts) {
   const auto ready = [serving]() -> absl::Status {
     return serving() ? absl::OkStatus() : absl::UnavailableError("not serving");
   };
-  const auto statusz = [serving, &parts] {
-    return RenderStatusPage(CollectStatus(parts.build, parts.started, serving(), *parts.engine,
-                                          parts.registry, *parts.shadow));
+  const auto statusz = [serving, &config, &parts] {
+    StatusSources sources{parts.build,    parts.started, serving(), *parts.engine,
+                          parts.registry, *parts.shadow, nullptr,   config.max_host_bytes};
+    {
+      std::lock_guard<std::mutex> lock(parts.placed_mutex);
+      sources.placed = parts.placed;
+    }
+    return RenderStatusPage(CollectStatus(sources));
   };
   auto http = HttpServer::Start(config.metrics_address, parts.metrics, ready, statusz);
   if (!http.ok()) return http.status();

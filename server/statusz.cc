@@ -1,5 +1,6 @@
 #include "server/statusz.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -7,11 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "server/engine/memory_plan.h"
 
 namespace fuseblock {
 namespace {
 
-constexpr size_t kQueuesShown = 20;
+// So that a page stays of a size, whatever is loaded and whoever sends.
+constexpr size_t kRowsShown = 20;  // queues, tenants
+constexpr size_t kBlocksShown = 500;
+constexpr size_t kUnitsShown = 12;  // of a device
 
 std::string StateText(BlockState state) {
   switch (state) {
@@ -61,8 +66,8 @@ StatusPage::Block BlockOf(const BlockStatus& status, const BlockRegistry& regist
 StatusPage::Device DeviceOf(const DeviceStatus& status, int64_t weights_bytes) {
   StatusPage::Device device;
   device.name = DeviceName(status.device);
-  device.healthy = status.health == DeviceHealth::kHealthy;
-  if (!device.healthy) device.reason = status.reason;
+  device.health = std::string(Name(status.health));
+  if (status.health != DeviceHealth::kHealthy) device.reason = status.reason;
   device.weights_bytes = weights_bytes;
   device.staging_bytes = static_cast<int64_t>(status.staging_bytes);
   device.workspace_bytes = static_cast<int64_t>(status.workspace_bytes);
@@ -72,38 +77,104 @@ StatusPage::Device DeviceOf(const DeviceStatus& status, int64_t weights_bytes) {
   return device;
 }
 
-}  // namespace
+StatusPage::Sum SumOf(const MemorySum& memory) {
+  const auto terms = [](const std::vector<MemorySum::Term>& of) {
+    std::vector<StatusPage::Term> out;
+    out.reserve(of.size());
+    for (const MemorySum::Term& term : of) out.push_back({term.name, term.bytes});
+    return out;
+  };
+  return {DeviceName(memory.device), memory.where, terms(memory.shared), memory.lanes,
+          terms(memory.of_a_lane),   memory.bytes, memory.bytes_max};
+}
 
-StatusPage CollectStatus(const BuildInfo& build, absl::Time started, bool serving,
-                         const Engine& engine, const BlockRegistry& registry,
-                         const Shadow& shadow) {
-  StatusPage page;
-  page.version = build.version;
-  page.commit = build.commit;
-  page.cuda = build.cuda;
-  page.isa = build.isa;
-  page.state = serving ? "serving" : "not serving";
-  page.started = started;
-  page.now = absl::Now();
+std::vector<StatusPage::Sum> MemoryOf(const Engine& engine, int64_t host_bytes_max) {
+  std::vector<StatusPage::Sum> sums;
+  StatusPage::Sum host{"all", "on the host", {}, 0, {}, 0, host_bytes_max};
+  for (const DeviceMemory& memory : engine.Memory()) {
+    if (memory.device.type != DeviceType::kCpu) sums.push_back(SumOf(DeviceSum(memory)));
+    sums.push_back(SumOf(HostSum(memory)));
+    host.shared.push_back({DeviceName(memory.device), memory.HostBytes()});
+    host.bytes += memory.HostBytes();
+  }
+  sums.push_back(std::move(host));
+  return sums;
+}
 
-  std::map<std::string, int64_t> weights;  // by device
-  for (const BlockStatus& status : registry.List()) {
-    page.blocks.push_back(BlockOf(status, registry, weights));
+std::vector<StatusPage::Placed> PlacedOf(const PlacedUnits& placed) {
+  std::vector<StatusPage::Placed> out;
+  for (const DevicePlan& plan : placed.placement.devices) {
+    std::vector<std::string> names;
+    for (size_t u = 0; u < placed.units.size() && names.size() < kUnitsShown; ++u) {
+      const std::vector<Device>& devices = placed.placement.devices_of[u];
+      const bool here = std::find(devices.begin(), devices.end(), plan.device) != devices.end();
+      if (here) names.push_back(placed.units[u].name);
+    }
+    std::string units = absl::StrJoin(names, ", ");
+    const size_t left_out = static_cast<size_t>(plan.units) - names.size();
+    if (left_out > 0) absl::StrAppend(&units, " and ", left_out, " more");
+    out.push_back({std::move(units),
+                   {DeviceName(plan.device),
+                    "",
+                    {{"weights", plan.weight_bytes},
+                     {"lanes", plan.lane_bytes}},
+                    0,
+                    {},
+                    plan.weight_bytes + plan.lane_bytes,
+                    plan.free_bytes}});
   }
-  for (const DeviceStatus& status : engine.Devices()) {
-    page.devices.push_back(DeviceOf(status, weights[DeviceName(status.device)]));
-  }
-  LoadStatus load = engine.Load(kQueuesShown);
-  page.budgets = {{"requests admitted", load.admitted_requests, 0, false},
-                  {"tokens admitted", load.admitted_tokens, load.admitted_tokens_max, false},
-                  {"bytes admitted", load.admitted_bytes, load.admitted_bytes_max, true},
-                  {"requests that wait", load.queue_requests, 0, false},
-                  {"tokens that wait", load.queue_tokens, 0, false},
-                  {"bytes that wait", load.queue_bytes, 0, true}};
+  return out;
+}
+
+StatusPage::Tenant TenantOf(const TenantStatus& tenant) {
+  const auto limit = [](int64_t max) { return max == Budget::kNoLimit ? 0 : max; };
+  return {tenant.name,
+          tenant.use.requests,
+          limit(tenant.budget.requests_max),
+          tenant.use.tokens,
+          limit(tenant.budget.tokens_max),
+          tenant.use.bytes,
+          limit(tenant.budget.bytes_max)};
+}
+
+void AddLoad(LoadStatus load, StatusPage& page) {
+  page.budgets = {
+      {"requests", load.admitted_requests, load.admitted_requests_max, load.queue_requests, false},
+      {"tokens", load.admitted_tokens, load.admitted_tokens_max, load.queue_tokens, false},
+      {"bytes", load.admitted_bytes, load.admitted_bytes_max, load.queue_bytes, true}};
+  for (const TenantStatus& tenant : load.tenants) page.tenants.push_back(TenantOf(tenant));
+  page.tenants_left_out = load.tenants_count - load.tenants.size();
   for (QueueStatus& queue : load.busiest) {
     page.queues.push_back({std::move(queue.block), queue.requests, queue.tokens, queue.bytes});
   }
-  for (const ShadowRule& rule : shadow.rules()) {
+}
+
+}  // namespace
+
+StatusPage CollectStatus(const StatusSources& sources) {
+  StatusPage page;
+  page.version = sources.build.version;
+  page.commit = sources.build.commit;
+  page.cuda = sources.build.cuda;
+  page.isa = sources.build.isa;
+  page.state = sources.serving ? "serving" : "not serving";
+  page.started = sources.started;
+  page.now = absl::Now();
+
+  std::map<std::string, int64_t> weights;  // by device
+  const std::vector<BlockStatus> blocks = sources.registry.List();
+  for (const BlockStatus& status : blocks) {
+    StatusPage::Block block = BlockOf(status, sources.registry, weights);
+    if (page.blocks.size() < kBlocksShown) page.blocks.push_back(std::move(block));
+  }
+  page.blocks_left_out = blocks.size() - page.blocks.size();
+  for (const DeviceStatus& status : sources.engine.Devices()) {
+    page.devices.push_back(DeviceOf(status, weights[DeviceName(status.device)]));
+  }
+  page.memory = MemoryOf(sources.engine, sources.host_bytes_max);
+  if (sources.placed != nullptr) page.placed = PlacedOf(*sources.placed);
+  AddLoad(sources.engine.Load(kRowsShown), page);
+  for (const ShadowRule& rule : sources.shadow.rules()) {
     const std::string revision =
         rule.revision > 0 ? absl::StrCat("revision ", rule.revision) : "the same revision";
     page.shadows.push_back(

@@ -185,4 +185,32 @@ AdmissionUse Admission::UseOf(const std::string& tenant) const {
   return found == tenants_.end() ? AdmissionUse() : found->second->use;
 }
 
+std::vector<TenantStatus> Admission::BusiestTenants(size_t max, size_t* count) const {
+  static const AdmissionUse kNothing;
+  struct Known {
+    const std::string* name;
+    const AdmissionUse* use;
+    const Budget* budget;
+  };
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Known> known;
+  for (const auto& [name, account] : tenants_) {
+    known.push_back({&name, &account->use, &account->budget});
+  }
+  for (const auto& [name, budget] : limits_.tenants) {
+    if (budget != Budget() && !tenants_.contains(name))
+      known.push_back({&name, &kNothing, &budget});
+  }
+  *count = known.size();
+  const auto shown = known.begin() + static_cast<int64_t>(std::min(max, known.size()));
+  std::partial_sort(known.begin(), shown, known.end(), [](const Known& a, const Known& b) {
+    return a.use->tokens != b.use->tokens ? a.use->tokens > b.use->tokens : *a.name < *b.name;
+  });
+  std::vector<TenantStatus> tenants;
+  for (auto one = known.begin(); one != shown; ++one) {
+    tenants.push_back({*one->name, *one->use, *one->budget});
+  }
+  return tenants;
+}
+
 }  // namespace fuseblock

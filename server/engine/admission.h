@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -47,6 +48,13 @@ struct BudgetAccount {
   std::string name;  // "the budget of m.layers.0.mlp", for messages
   Budget budget;
   AdmissionUse use;
+};
+
+// A tenant that has a budget, and what is held of it.
+struct TenantStatus {
+  std::string name;
+  AdmissionUse use;
+  Budget budget;
 };
 
 // What is known of a request when it comes. Times are on the engine's clock.
@@ -104,6 +112,9 @@ class Admission : public std::enable_shared_from_this<Admission> {
   AdmissionUse use() const;
   // Of a tenant that has something admitted and a budget; zero of any other.
   AdmissionUse UseOf(const std::string& tenant) const;
+  // At most that many of those with a budget that have something admitted or are configured by
+  // name, the most tokens first. *count: how many there are.
+  std::vector<TenantStatus> BusiestTenants(size_t max, size_t* count) const;
 
  private:
   friend class Ticket;

@@ -235,10 +235,12 @@ LoadStatus Engine::Impl::Load(size_t busiest_max) const {
   if (load.busiest.size() > busiest_max) load.busiest.resize(busiest_max);
   const AdmissionUse use = admission->use();
   load.admitted_requests = use.requests;
+  load.admitted_requests_max = options.queue_requests_max;
   load.admitted_tokens = use.tokens;
   load.admitted_tokens_max = options.queue_tokens_max;
   load.admitted_bytes = use.bytes;
   load.admitted_bytes_max = options.queue_bytes_max;
+  load.tenants = admission->BusiestTenants(busiest_max, &load.tenants_count);
   return load;
 }
 

@@ -158,9 +158,12 @@ struct QueueStatus {
 struct LoadStatus {
   int64_t queue_requests = 0, queue_tokens = 0, queue_bytes = 0;
   std::vector<QueueStatus> busiest;  // blocks with something waiting, the most tokens first
-  int64_t admitted_requests = 0;     // waiting, running, or their outputs not yet sent
+  // Waiting, running, or their outputs not yet sent.
+  int64_t admitted_requests = 0, admitted_requests_max = 0;
   int64_t admitted_tokens = 0, admitted_tokens_max = 0;
   int64_t admitted_bytes = 0, admitted_bytes_max = 0;
+  std::vector<TenantStatus> tenants;  // those with a quota, the most tokens first
+  size_t tenants_count = 0;           // of all of them
 };
 
 // Thread-safe. Destroying it drains with no grace: everything queued is refused as DRAINING. It
@@ -203,7 +206,7 @@ class Engine {
   // What is held for each device, term by term; and the same in the log.
   std::vector<DeviceMemory> Memory() const;
   void LogMemory() const;
-  // At most that many of the busiest blocks.
+  // At most that many of the busiest blocks, and of the busiest tenants.
   LoadStatus Load(size_t busiest_max) const;
 
   struct Impl;

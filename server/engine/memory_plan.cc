@@ -8,21 +8,16 @@
 namespace fuseblock {
 namespace {
 
-struct Term {
-  const char* name;
-  int64_t bytes;
-};
-
-std::string Sum(const DeviceMemory& memory, const std::vector<Term>& shared,
-                const std::vector<Term>& of_a_lane, int64_t sum, absl::string_view where) {
-  const auto text = [](const std::vector<Term>& terms) {
-    return absl::StrJoin(terms, " + ", [](std::string* out, const Term& term) {
+std::string Describe(const MemorySum& sum) {
+  const auto text = [](const std::vector<MemorySum::Term>& terms) {
+    return absl::StrJoin(terms, " + ", [](std::string* out, const MemorySum::Term& term) {
       absl::StrAppend(out, term.name, " ", term.bytes);
     });
   };
-  return absl::StrCat(DeviceName(memory.device), ": ", text(shared), shared.empty() ? "" : " + ",
-                      memory.lanes, memory.lanes == 1 ? " lane" : " lanes", " x (", text(of_a_lane),
-                      ") = ", sum, " bytes ", where);
+  return absl::StrCat(DeviceName(sum.device), ": ", text(sum.shared),
+                      sum.shared.empty() ? "" : " + ", sum.lanes,
+                      sum.lanes == 1 ? " lane" : " lanes", " x (", text(sum.of_a_lane),
+                      ") = ", sum.bytes, " bytes ", sum.where);
 }
 
 bool OnHost(const DeviceMemory& memory) { return memory.device.type == DeviceType::kCpu; }
@@ -37,22 +32,36 @@ int64_t DeviceMemory::HostBytes() const {
   return lanes * (staging_in + staging_out) + callers + (OnHost(*this) ? DeviceBytes() : 0);
 }
 
-std::string DescribeDeviceBytes(const DeviceMemory& memory) {
-  return Sum(memory, {{"weights", memory.weights}, {"graphs", memory.graphs}},
-             {{"tensors", memory.tensors},
-              {"workspace", memory.workspace},
-              {"small batches", memory.captured}},
-             memory.DeviceBytes(), "on the device");
+MemorySum DeviceSum(const DeviceMemory& memory) {
+  return {memory.device,
+          "on the device",
+          {{"weights", memory.weights}, {"graphs", memory.graphs}},
+          memory.lanes,
+          {{"tensors", memory.tensors},
+           {"workspace", memory.workspace},
+           {"small batches", memory.captured}},
+          memory.DeviceBytes(),
+          memory.device_bytes_max};
 }
 
-std::string DescribeHostBytes(const DeviceMemory& memory) {
-  const std::vector<Term> staging = {{"staging in", memory.staging_in},
-                                     {"staging out", memory.staging_out}};
-  if (!OnHost(memory)) return Sum(memory, {}, staging, memory.HostBytes(), "on the host, pinned");
-  return Sum(memory, {{"weights", memory.weights}, {"callers' lanes", memory.callers}},
-             {staging[0], staging[1], {"workspace", memory.workspace}}, memory.HostBytes(),
-             "on the host");
+MemorySum HostSum(const DeviceMemory& memory) {
+  MemorySum sum = {memory.device,
+                   "on the host, pinned",
+                   {},
+                   memory.lanes,
+                   {{"staging in", memory.staging_in}, {"staging out", memory.staging_out}},
+                   memory.HostBytes(),
+                   0};
+  if (!OnHost(memory)) return sum;
+  sum.where = "on the host";
+  sum.shared = {{"weights", memory.weights}, {"callers' lanes", memory.callers}};
+  sum.of_a_lane.push_back({"workspace", memory.workspace});
+  return sum;
 }
+
+std::string DescribeDeviceBytes(const DeviceMemory& memory) { return Describe(DeviceSum(memory)); }
+
+std::string DescribeHostBytes(const DeviceMemory& memory) { return Describe(HostSum(memory)); }
 
 absl::Status CheckMemory(const std::vector<DeviceMemory>& plan, int64_t host_bytes_max) {
   int64_t host_bytes = 0;

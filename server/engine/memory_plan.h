@@ -34,6 +34,23 @@ struct DeviceMemory {
   int64_t HostBytes() const;  // with the device's terms if it is the CPU
 };
 
+// Terms that are added up in one place. Those of a lane count once for each.
+struct MemorySum {
+  struct Term {
+    const char* name;
+    int64_t bytes;
+  };
+  Device device;
+  const char* where;  // "on the host, pinned"
+  std::vector<Term> shared;
+  int64_t lanes = 0;
+  std::vector<Term> of_a_lane;
+  int64_t bytes = 0;      // of all
+  int64_t bytes_max = 0;  // 0: as much as there is
+};
+MemorySum DeviceSum(const DeviceMemory& memory);
+MemorySum HostSum(const DeviceMemory& memory);  // with the device's terms if it is the CPU
+
 // "cuda:0: weights 704643072 + 2 lanes x (tensors 1 + ...) + graphs 0 = 1234 bytes on the device"
 std::string DescribeDeviceBytes(const DeviceMemory& memory);
 std::string DescribeHostBytes(const DeviceMemory& memory);

@@ -52,6 +52,12 @@ struct Placement {
 absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
                                 const std::vector<PlacementDevice>& devices);
 
+// A plan with what it was made of.
+struct PlacedUnits {
+  std::vector<PlacementUnit> units;
+  Placement placement;
+};
+
 // "cuda:0: 12 units, weights 704643072 + lanes 25165824 = 729808896 of 84825604096 bytes"
 std::string Describe(const DevicePlan& plan);
 

@@ -2,6 +2,7 @@
 // nothing fetched from elsewhere, every name escaped.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,16 +20,40 @@ struct StatusPage {
   };
   struct Device {
     std::string name;
-    bool healthy = true;
+    std::string health;  // "healthy"
     std::string reason;  // why it is not
     int64_t weights_bytes = 0, staging_bytes = 0, workspace_bytes = 0;
     std::vector<Lane> lanes;
   };
-  // What is used of what may be used.
-  struct Budget {
+  // A sum of bytes, and what it may come to. Terms of a lane count once for each.
+  struct Term {
     std::string name;
-    int64_t used = 0, limit = 0;
+    int64_t bytes = 0;
+  };
+  struct Sum {
+    std::string device, where;
+    std::vector<Term> shared;
+    int64_t lanes = 0;
+    std::vector<Term> of_a_lane;
+    int64_t bytes = 0, bytes_max = 0;  // 0: no limit is set
+  };
+  // What the placement gave a device.
+  struct Placed {
+    std::string units;  // "m.layers.0, m.layers.2 and 12 more"
+    Sum sum;
+  };
+  // Limits of 0: none is set.
+  struct Budget {
+    std::string what;
+    int64_t admitted = 0, admitted_max = 0;
+    int64_t waiting = 0;  // of them
     bool bytes = false;
+  };
+  struct Tenant {
+    std::string name;
+    int64_t requests = 0, requests_max = 0;
+    int64_t tokens = 0, tokens_max = 0;
+    int64_t bytes = 0, bytes_max = 0;
   };
   struct Queue {
     std::string block;
@@ -53,9 +78,14 @@ struct StatusPage {
   std::string state;  // "serving", "not serving"
   absl::Time started, now;
   std::vector<Device> devices;
+  std::vector<Sum> memory;
+  std::vector<Placed> placed;
   std::vector<Budget> budgets;
+  std::vector<Tenant> tenants;  // those with a quota, the most tokens first
+  size_t tenants_left_out = 0;
   std::vector<Queue> queues;  // those with the most tokens waiting
   std::vector<Block> blocks;
+  size_t blocks_left_out = 0;
   std::vector<Shadow> shadows;
 };
 

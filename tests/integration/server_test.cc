@@ -53,7 +53,7 @@ TEST_F(ServerTest, FailsWithOneWhenItCanNotServe) {
 
 TEST_F(ServerTest, ServesDescribesAndCounts) {
   model_.Write(folder_);
-  ServerProcess server(Arguments());
+  ServerProcess server(Arguments({"--set", "tenants.acme.max_queue_requests=9"}));
   const std::string address = server.Address("grpc"), http = server.Address("metrics");
   ASSERT_NE(server.AwaitLog("info ready"), "") << server.log();
   client::Client client(address);
@@ -76,7 +76,12 @@ TEST_F(ServerTest, ServesDescribesAndCounts) {
   EXPECT_EQ(status, 200);
   const std::string page = HttpGet(http, "/statusz", &status);
   EXPECT_EQ(status, 200);
-  EXPECT_THAT(page, HasSubstr("<code>m.layers.0.mlp</code></td><td>mlp</td><td>FP32</td>"));
+  for (const char* text : {"<code>m.layers.0.mlp</code></td><td>mlp</td><td>FP32</td>",
+                           "<td>requests</td><td>0 <span class=\"dim\">of 65,536</span>",
+                           "<td><code>acme</code></td><td>0 <span class=\"dim\">of 9</span>",
+                           "<td>cpu</td><td>on the host</td>", "1 lane \u00d7 (staging in "}) {
+    EXPECT_THAT(page, HasSubstr(text));
+  }
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(), 0) << server.log();
   EXPECT_EQ(RunServer({"--set", "server.address=" + address, "--healthcheck"}).exit_code, 1);

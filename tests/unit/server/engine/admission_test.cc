@@ -151,6 +151,34 @@ TEST(Admission, QuotasAreByTenant) {
   EXPECT_TRUE(admission->Admit(of_tenant("a", 10, 10)).ok());
 }
 
+TEST(Admission, TheBusiestTenantsComeFirst) {
+  AdmissionLimits limits{{1000, 1000}, 1000, {10, 100, 5}, {}};
+  limits.tenants["named"] = {500, Budget::kNoLimit, Budget::kNoLimit};
+  limits.tenants["without a quota"] = {};
+  const auto admission = std::make_shared<Admission>(limits);
+  std::vector<Ticket> tickets;
+  for (const auto& [tenant, tokens] : {std::pair("a", 3), std::pair("b", 5), std::pair("c", 4),
+                                       std::pair("without a quota", 20)}) {
+    Arrival arrival = Of(tokens, 1);
+    arrival.tenant = tenant;
+    tickets.push_back(*admission->Admit(arrival));
+  }
+  size_t count = 0;
+  const std::vector<TenantStatus> busiest = admission->BusiestTenants(2, &count);
+  EXPECT_EQ(count, 4u);
+  ASSERT_EQ(busiest.size(), 2u);
+  EXPECT_EQ(busiest[0].name, "b");
+  EXPECT_EQ(busiest[0].use.tokens, 5);
+  EXPECT_EQ(busiest[0].budget, limits.tenant);
+  EXPECT_EQ(busiest[1].name, "c");
+  tickets.clear();
+  const std::vector<TenantStatus> idle = admission->BusiestTenants(2, &count);
+  ASSERT_EQ(idle.size(), 1u) << "only what is configured is known without traffic";
+  EXPECT_EQ(idle[0].name, "named");
+  EXPECT_EQ(idle[0].use.requests, 0);
+  EXPECT_EQ(idle[0].budget, limits.tenants["named"]);
+}
+
 TEST(Admission, DeadlinePastOnArrival) {
   const auto admission = Make(10, 10, 10);
   Arrival arrival = Of(1, 1);

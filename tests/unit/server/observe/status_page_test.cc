@@ -20,11 +20,21 @@ StatusPage Example() {
   page.state = "serving";
   page.started = absl::FromUnixSeconds(1000000000);
   page.now = page.started + absl::Hours(27) + absl::Minutes(3);
-  page.devices = {{"cuda:0", true, "", int64_t{5} << 30, 3 << 20, 100, {{true, 1234567, 256}, {}}},
-                  {"cpu", false, "launch failed", 0, 0, 0, {}}};
-  page.budgets = {{"tokens admitted", 2048, 65536, false},
-                  {"bytes admitted", 0, 1 << 30, true},
-                  {"requests admitted", 3, 0, false}};
+  page.devices = {
+      {"cuda:0", "healthy", "", int64_t{5} << 30, 3 << 20, 100, {{true, 1234567, 256}, {}}},
+      {"cpu", "quarantined", "launch failed", 0, 0, 0, {}}};
+  page.memory = {{"cuda:0",
+                  "on the device",
+                  {{"weights", 1 << 20}, {"graphs", 512}},
+                  2,
+                  {{"tensors", 1024}, {"workspace", 2048}},
+                  (1 << 20) + 512 + 2 * 3072,
+                  1 << 21}};
+  page.placed = {{"m.layers.0 and 3 more", {"cuda:0", "", {{"weights", 700}}, 0, {}, 700, 1000}}};
+  page.budgets = {{"tokens", 2048, 65536, 1500, false},
+                  {"bytes", 0, 1 << 30, 0, true},
+                  {"requests", 3, 0, 1, false}};
+  page.tenants = {{"acme", 2, 0, 150, 100, 1 << 20, 1 << 22}};
   page.queues = {{"m.layers.0.mlp", 3, 2048, 1 << 20}};
   page.blocks = {{"m.layers.0.mlp", "mlp", "BF16", "ready", "", "1", true, "1, 2",
                   "0123456789abcdef0123", 1536, 9876543, 12}};
@@ -41,8 +51,17 @@ TEST(StatusPageTest, ShowsWhatThereIsInReadableUnits) {
         "<span class=\"good\">healthy</span>",
         "<span class=\"bad\">quarantined</span> launch failed", "5.00 GiB", "3.00 MiB", "100 B",
         "<td>busy</td><td class=\"n\">1,234,567</td>", "<td class=\"n\">256</td>", "<td>idle</td>",
-        // budgets and queues
-        "<td class=\"n\">65,536</td><td class=\"n\">3.1 %</td>", "width:3.1%", "1.00 GiB",
+        // budgets, tenants and queues
+        "2,048 <span class=\"dim\">of 65,536</span>", "width:3.1%", "of 1.00 GiB", "<td>1,500</td>",
+        "<td>requests</td><td>3</td><td>1</td>",
+        "<td><code>acme</code></td><td>2</td><td>150 <span class=\"dim\">of 100</span>"
+        "<span class=\"track full\"><i style=\"width:100.0%\"></i></span></td>",
+        "width:25.0%",
+        // memory and placement
+        "<td>on the device</td><td>1.01 MiB <span class=\"dim\">of 2.00 MiB</span>",
+        "<td>weights 1.00 MiB + graphs 512 B + 2 lanes \u00d7 (tensors 1.00 KiB + workspace 2.00 "
+        "KiB)</td>",
+        "<td>m.layers.0 and 3 more</td><td>700 B <span class=\"dim\">of 1000 B</span>",
         "<td><code>m.layers.0.mlp</code></td><td class=\"n\">3</td><td class=\"n\">2,048</td>"
         "<td class=\"n\">1.00 MiB</td>",
         // blocks
@@ -63,12 +82,34 @@ TEST(StatusPageTest, RunsNothingAndFetchesNothing) {
 TEST(StatusPageTest, EscapesEveryText) {
   const std::string evil = "<script>alert('&\"')</script>";
   StatusPage page = Example();
-  for (std::string* text :
-       {&page.version, &page.commit, &page.cuda, &page.isa, &page.state, &page.devices[0].name,
-        &page.devices[1].reason, &page.budgets[0].name, &page.queues[0].block, &page.blocks[0].name,
-        &page.blocks[0].kind, &page.blocks[0].dtype, &page.blocks[0].state, &page.blocks[0].reason,
-        &page.blocks[0].answering, &page.blocks[0].revisions, &page.blocks[0].content_hash,
-        &page.shadows[0].name, &page.shadows[0].against}) {
+  for (std::string* text : {&page.version,
+                            &page.commit,
+                            &page.cuda,
+                            &page.isa,
+                            &page.state,
+                            &page.devices[0].name,
+                            &page.devices[1].health,
+                            &page.devices[1].reason,
+                            &page.memory[0].device,
+                            &page.memory[0].where,
+                            &page.memory[0].shared[0].name,
+                            &page.memory[0].of_a_lane[0].name,
+                            &page.placed[0].units,
+                            &page.placed[0].sum.device,
+                            &page.placed[0].sum.shared[0].name,
+                            &page.budgets[0].what,
+                            &page.tenants[0].name,
+                            &page.queues[0].block,
+                            &page.blocks[0].name,
+                            &page.blocks[0].kind,
+                            &page.blocks[0].dtype,
+                            &page.blocks[0].state,
+                            &page.blocks[0].reason,
+                            &page.blocks[0].answering,
+                            &page.blocks[0].revisions,
+                            &page.blocks[0].content_hash,
+                            &page.shadows[0].name,
+                            &page.shadows[0].against}) {
     const std::string before = *text;
     *text = evil;
     const std::string html = RenderStatusPage(page);
@@ -79,6 +120,18 @@ TEST(StatusPageTest, EscapesEveryText) {
   page.blocks[0].name = evil;
   EXPECT_THAT(RenderStatusPage(page),
               HasSubstr("&lt;script&gt;alert(&#39;&amp;&quot;&#39;)&lt;/script&gt;"));
+}
+
+TEST(StatusPageTest, LongTextsAreCutAndWhatIsLeftOutIsCounted) {
+  StatusPage page = Example();
+  page.tenants_left_out = 12345;
+  page.blocks_left_out = 7;
+  page.blocks[0].reason = std::string(100000, '<');
+  const std::string html = RenderStatusPage(page);
+  EXPECT_LT(html.size(), 20000u);
+  EXPECT_THAT(html, HasSubstr("&lt;&lt;..."));
+  EXPECT_THAT(html, HasSubstr("And 12,345 more."));
+  EXPECT_THAT(html, HasSubstr("And 7 more."));
 }
 
 TEST(StatusPageTest, AnEmptyServerHasAPageToo) {
