@@ -2,6 +2,7 @@
 // drain. Operators load further revisions, and drain, through the admin port. It listens before it
 // loads, so that health can be asked (NOT_SERVING) and blocks of the first models answer while
 // later ones load.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -56,8 +57,9 @@ FallbackPolicy FallbackFrom(const Config& config) {
   return config.fallback_policy == "cpu" ? FallbackPolicy::kCpu : FallbackPolicy::kRefuse;
 }
 
-// The part of a block's load that goes into knowing what it costs: of every block and device.
-constexpr absl::Duration kMeasureMax = absl::Milliseconds(10);
+// The part of a load that goes into knowing what its blocks cost, and of a block at most that.
+constexpr absl::Duration kMeasureMax = absl::Seconds(1);
+constexpr absl::Duration kMeasureBlockMax = absl::Milliseconds(20);
 
 // From a table that has the three limits, where 0 is none.
 template <typename T>
@@ -83,7 +85,6 @@ EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> device
   for (const auto& [name, tenant] : config.tenants) {
     (name == kAnyTenant ? options.tenant_quota : options.tenant_quotas[name]) = BudgetFrom(tenant);
   }
-  options.measure_max = kMeasureMax;
   options.fallback = FallbackFrom(config);
   options.caller_runs_max = kCallerRunsMax;
   options.caller_lanes = UsableCores();
@@ -220,9 +221,9 @@ absl::Status LoadPlanned(const ModelOptions& model, const Budget& budget, Parts&
   Log(LogLevel::kInfo, "loading", absl::StrCat("loading ", model.name),
       {{"model", model.name}, {"revision", model.revision}, {"path", model.path}});
   CpuTeam team;
-  const auto prepare = [&](const ServedBlock& block) {
+  const auto prepare = [&](const ServedBlock& block, int blocks) {
     FUSEBLOCK_RETURN_IF_ERROR(Stopped(signals, cancelled));
-    return parts.engine->Prepare(block, budget);
+    return parts.engine->Prepare(block, budget, std::min(kMeasureMax / blocks, kMeasureBlockMax));
   };
   FUSEBLOCK_RETURN_IF_ERROR(
       LoadModel(model, parts.devices, parts.registry, prepare, team.parallel_for()));

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/cuda.h"
@@ -22,20 +23,47 @@ namespace fuseblock {
 // What all graphs of a lane come to. Outlives the lane with the last block's graphs.
 struct GraphTotals {
   std::atomic<int64_t> count{0};
-  std::atomic<int64_t> bytes{0};  // on the device, as seen from outside: the driver's own
+  std::atomic<int64_t> bytes{0};     // on the device, as seen from outside: the driver's own
+  std::atomic<int64_t> outgrown{0};  // of GraphMemory in whose place the lane has larger by now
+};
+
+// Device memory that graphs work on. A lane has it until it needs larger; then it lives on with the
+// graphs that hold its address, and counts as theirs.
+class GraphMemory {
+ public:
+  GraphMemory(Buffer buffer, std::shared_ptr<GraphTotals> totals)
+      : buffer_(std::move(buffer)), totals_(std::move(totals)) {}
+  ~GraphMemory() {
+    if (outgrown_) totals_->outgrown -= static_cast<int64_t>(buffer_.size());
+  }
+  GraphMemory(const GraphMemory&) = delete;
+  GraphMemory& operator=(const GraphMemory&) = delete;
+
+  const Buffer& buffer() const { return buffer_; }
+  // By the lane, when it lets go.
+  void Outgrow() {
+    outgrown_ = true;
+    totals_->outgrown += static_cast<int64_t>(buffer_.size());
+  }
+
+ private:
+  const Buffer buffer_;
+  const std::shared_ptr<GraphTotals> totals_;
+  std::atomic<bool> outgrown_{false};
 };
 
 // Constant once the block is published. Lives with the block, so possibly longer than its lane.
 class BlockGraphs {
  public:
-  BlockGraphs(Device device, std::shared_ptr<Buffer> memory, std::shared_ptr<GraphTotals> totals)
+  BlockGraphs(Device device, std::shared_ptr<const GraphMemory> memory,
+              std::shared_ptr<GraphTotals> totals)
       : device_(device), memory_(std::move(memory)), totals_(std::move(totals)) {}
   ~BlockGraphs();
   BlockGraphs(const BlockGraphs&) = delete;
   BlockGraphs& operator=(const BlockGraphs&) = delete;
 
   // What the graphs read and write: inputs, outputs, workspace, as CudaLane places them.
-  const std::shared_ptr<Buffer>& memory() const { return memory_; }
+  const std::shared_ptr<const GraphMemory>& memory() const { return memory_; }
   // Takes the graph over; `bytes`: what the device had less of afterwards.
   void Add(int form, int bucket, void* graph, int64_t bytes);
   // Null where there is none.
@@ -43,7 +71,7 @@ class BlockGraphs {
 
  private:
   const Device device_;
-  const std::shared_ptr<Buffer> memory_;
+  const std::shared_ptr<const GraphMemory> memory_;
   const std::shared_ptr<GraphTotals> totals_;
   std::array<std::array<void*, kTokenBucketCount>, kForms> graphs_{};
   int64_t count_ = 0, bytes_ = 0;

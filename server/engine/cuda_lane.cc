@@ -64,13 +64,12 @@ CudaLane::~CudaLane() {
 }
 
 size_t CudaLane::device_bytes() const {
-  size_t bytes = inputs_.size() + outputs_.size() + workspace_.size();
-  for (const auto& memory : captured_) bytes += memory->size();
-  return bytes;
+  const size_t captured = captured_ == nullptr ? 0 : captured_->buffer().size();
+  return inputs_.size() + outputs_.size() + workspace_.size() + captured;
 }
 
 absl::Status CudaLane::Reserve(const LaneBytes& bytes) {
-  const size_t captured = captured_.empty() ? 0 : captured_.back()->size();
+  const size_t captured = captured_ == nullptr ? 0 : captured_->buffer().size();
   const std::pair<size_t, size_t> had_and_wanted[] = {{inputs_.size(), bytes.inputs},
                                                       {outputs_.size(), bytes.outputs},
                                                       {workspace_.size(), bytes.workspace},
@@ -87,7 +86,10 @@ absl::Status CudaLane::Reserve(const LaneBytes& bytes) {
   for (size_t i = 0; i < 3; ++i) {
     if (larger[i].size() > 0) *held[i] = std::move(larger[i]);
   }
-  if (larger[3].size() > 0) captured_.push_back(std::make_shared<Buffer>(std::move(larger[3])));
+  if (larger[3].size() > 0) {
+    if (captured_ != nullptr) captured_->Outgrow();
+    captured_ = std::make_shared<GraphMemory>(std::move(larger[3]), totals_);
+  }
   return absl::OkStatus();
 }
 
@@ -165,15 +167,16 @@ absl::StatusOr<void*> CudaLane::CaptureLaunch(const LaneBatch& batch, const Plac
 }
 
 absl::Status CudaLane::Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) {
-  if (captured_.empty()) return absl::InternalError("no memory was reserved for graphs");
-  const std::shared_ptr<Buffer> memory =
-      *graphs == nullptr ? captured_.back() : (*graphs)->memory();
-  const absl::StatusOr<Placed> placed = PlaceIn(*memory, batch, batch.rows, device_);
+  if (captured_ == nullptr) return absl::InternalError("no memory was reserved for graphs");
+  const std::shared_ptr<const GraphMemory> memory =
+      *graphs == nullptr ? captured_ : (*graphs)->memory();
+  const Buffer& buffer = memory->buffer();
+  const absl::StatusOr<Placed> placed = PlaceIn(buffer, batch, batch.rows, device_);
   if (!placed.ok()) return placed.status();
   // Once directly: what a kernel or a library loads or allocates at its first launch must not come
   // into a capture.
   absl::Status status = CudaStatus(
-      "clearing", cuda_->memset_async(device_.index, memory->data(), 0, memory->size(), stream_));
+      "clearing", cuda_->memset_async(device_.index, buffer.data(), 0, buffer.size(), stream_));
   if (status.ok()) status = Launch(batch, *placed);
   if (absl::Status ran = Synchronize("running a batch of zeros"); status.ok()) status = ran;
   if (!status.ok()) return status;
@@ -222,8 +225,9 @@ absl::Status CudaLane::Enqueue(const LaneBatch& batch, LaneTimes* times) {
   const int bucket = batch.graphs == nullptr ? -1 : BucketOf(batch.rows);
   void* graph = bucket < 0 ? nullptr : batch.graphs->Find(batch.form, bucket);
   const absl::StatusOr<Placed> placed =
-      graph == nullptr ? Place(batch)
-                       : PlaceIn(*batch.graphs->memory(), batch, kTokenBuckets[bucket], device_);
+      graph == nullptr
+          ? Place(batch)
+          : PlaceIn(batch.graphs->memory()->buffer(), batch, kTokenBuckets[bucket], device_);
   if (!placed.ok()) return placed.status();
   if (absl::Status s = Record(kBegin); !s.ok()) return s;
   if (absl::Status s = CopyIn(batch, *placed); !s.ok()) return s;

@@ -33,7 +33,9 @@ class CudaLane final : public Lane {
   absl::Status Reserve(const LaneBytes& bytes) override;
   size_t device_bytes() const override;
   absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override;
-  GraphCount graphs() const override { return {totals_->count, totals_->bytes}; }
+  GraphCount graphs() const override {
+    return {totals_->count, totals_->bytes + totals_->outgrown};
+  }
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override;
 
   // For tests and profilers.
@@ -72,10 +74,8 @@ class CudaLane final : public Lane {
   void* stream_ = nullptr;
   std::array<void*, kEvents> events_{};
   Buffer inputs_, outputs_, workspace_;
-  // What graphs work on; the last one has room for every block. Earlier ones stay for the graphs
-  // that hold their addresses.
-  std::vector<std::shared_ptr<Buffer>> captured_;
   const std::shared_ptr<GraphTotals> totals_ = std::make_shared<GraphTotals>();
+  std::shared_ptr<GraphMemory> captured_;  // with room for every block; null before Reserve
 };
 
 }  // namespace fuseblock

@@ -96,8 +96,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
-absl::Status Engine::Prepare(const ServedBlock& block, const Budget& budget) {
-  return impl_->Prepare(block, budget);
+absl::Status Engine::Prepare(const ServedBlock& block, const Budget& budget,
+                             absl::Duration measure_max) {
+  return impl_->Prepare(block, budget, measure_max);
 }
 Engine::RequestId Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
 void Engine::Cancel(RequestId id) { impl_->Cancel(id); }

@@ -102,8 +102,6 @@ struct EngineOptions {
   // Of each tenant; `tenant_quota` holds for those that `tenant_quotas` does not name.
   Budget tenant_quota;
   std::map<std::string, Budget> tenant_quotas;
-  // Longest time in which Prepare measures what a block costs on each device; 0: only batches tell.
-  absl::Duration measure_max;
   FallbackPolicy fallback = FallbackPolicy::kCpu;
   // While the CPU's lane is idle, a request that is expected to take no longer than that runs on
   // Submit's own thread: waking the lane's would take longer. As many do so at a time as there are
@@ -180,9 +178,12 @@ class Engine {
 
   // Sizes every lane's staging and workspace for the block, captures its graphs, measures what it
   // costs there, and sets what is kept beside it (ServedBlock::metrics, ::engine); call before the
-  // block is published. budget: of this block, within the engine's own. RESOURCE_EXHAUSTED, with
-  // the sum shown, when there is no room or more than may be used would be needed.
-  absl::Status Prepare(const ServedBlock& block, const Budget& budget = {});
+  // block is published. budget: of this block, within the engine's own. measure_max: the longest
+  // time, on all devices together, that goes into measuring; 0: only batches tell.
+  // RESOURCE_EXHAUSTED, with the sum shown, when there is no room or more than may be used would be
+  // needed.
+  absl::Status Prepare(const ServedBlock& block, const Budget& budget = {},
+                       absl::Duration measure_max = absl::ZeroDuration());
 
   // Names a request so that it can be cancelled; 0 when it was refused at once.
   using RequestId = uint64_t;

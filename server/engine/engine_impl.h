@@ -103,7 +103,7 @@ struct Engine::Impl {
   absl::Status MakeLanes();
   void Start();
 
-  absl::Status Prepare(const ServedBlock& block, const Budget& budget);
+  absl::Status Prepare(const ServedBlock& block, const Budget& budget, absl::Duration measure_max);
   RequestId Submit(Request request);
   void Cancel(RequestId id);
   bool Drain(absl::Time deadline);
@@ -165,12 +165,14 @@ struct Engine::Impl {
   std::vector<DeviceMemory> PlanMemory(const EngineBlock* more) const;
   struct Preparation;
   // On every lane of a device that has the block.
-  absl::Status PrepareOn(size_t device, const std::shared_ptr<Preparation>& preparing);
+  absl::Status PrepareOn(size_t device, const std::shared_ptr<Preparation>& preparing,
+                         absl::Duration measure_max);
   absl::Status ReserveOn(size_t device, const LaneBytes& bytes);
   absl::Status CaptureOn(size_t device, LaneWorker& worker,
                          const std::shared_ptr<Preparation>& preparing);
   bool Prepared(size_t device, const LaneWorker& worker, const EngineBlock& block) const;
-  absl::Status MeasureOn(size_t device, const std::shared_ptr<Preparation>& preparing);
+  absl::Status MeasureOn(size_t device, const std::shared_ptr<Preparation>& preparing,
+                         absl::Duration measure_max);
   // Returns when the worker has run it, or has been given up: UNAVAILABLE if it was in this that it
   // hung; OK, without having run it, if it hung before.
   absl::Status RunOnLane(size_t device, LaneWorker& worker, std::string what,

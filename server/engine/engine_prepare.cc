@@ -12,13 +12,23 @@
 
 namespace fuseblock {
 
+namespace {
+
+void LogNotCaptured(Device device, const EngineBlock& block, const absl::Status& why) {
+  Log(LogLevel::kWarning, "not_captured", absl::StrCat("launched directly: ", Text(why)),
+      {{"block", block.name}, {"device", DeviceName(device)}});
+}
+
+}  // namespace
+
 // What tasks use, and a lane that hangs in one keeps: the block with its weights.
 struct Engine::Impl::Preparation {
   std::shared_ptr<EngineBlock> block;
   std::vector<std::shared_ptr<const Block>> weights;
 };
 
-absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budget) {
+absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budget,
+                                   absl::Duration measure_max) {
   // One at a time: each is measured against what the ones before it left.
   std::lock_guard<std::mutex> one(prepare_mutex);
   std::vector<const Block*> on_device;
@@ -36,6 +46,7 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budge
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(block.name, ": ", status.message()));
   };
+  const int64_t held_by = std::count(beside.has.begin(), beside.has.end(), true);
   const std::vector<DeviceMemory> plan = PlanMemory(&beside);
   if (absl::Status s = CheckMemory(plan, options.host_bytes_max); !s.ok()) return named(s);
   for (size_t i = 0; i < devices.size(); ++i) {
@@ -44,9 +55,9 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budge
     if (!devices[i]->caller_lanes.empty()) {
       beside.caller_tokens_max = CallerLane::TokensMax(beside, i, options.batch_tokens_max);
     }
-    if (absl::Status s = PrepareOn(i, preparing); !s.ok()) return named(s);
+    if (absl::Status s = PrepareOn(i, preparing, measure_max / held_by); !s.ok()) return named(s);
   }
-  if (std::find(beside.has.begin(), beside.has.end(), true) == beside.has.end()) {
+  if (held_by == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(block.name, ": is on none of the engine's devices"));
   }
@@ -55,14 +66,15 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budge
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::PrepareOn(size_t device, const std::shared_ptr<Preparation>& preparing) {
+absl::Status Engine::Impl::PrepareOn(size_t device, const std::shared_ptr<Preparation>& preparing,
+                                     absl::Duration measure_max) {
   const EngineBlock& block = *preparing->block;
   absl::Status status = ReserveOn(device, block.BytesNeeded(device, options.batch_tokens_max));
   for (const auto& worker : devices[device]->workers) {
     if (!status.ok()) return status;
     status = CaptureOn(device, *worker, preparing);
   }
-  return status.ok() ? MeasureOn(device, preparing) : status;
+  return status.ok() ? MeasureOn(device, preparing, measure_max) : status;
 }
 
 absl::Status Engine::Impl::ReserveOn(size_t device, const LaneBytes& bytes) {
@@ -86,8 +98,8 @@ absl::Status Engine::Impl::ReserveOn(size_t device, const LaneBytes& bytes) {
 }
 
 // By form and token bucket. The block is launched directly where the lane has no graphs, where they
-// save nothing, where they no longer fit into EngineOptions::graphs_per_lane_max, and where the
-// device is out of service by now. UNAVAILABLE: it is lost, or hangs.
+// save nothing, where they no longer fit into EngineOptions::graphs_per_lane_max or into memory,
+// and where the device is out of service by now. UNAVAILABLE: it is lost, or hangs.
 absl::Status Engine::Impl::CaptureOn(size_t device, LaneWorker& worker,
                                      const std::shared_ptr<Preparation>& preparing) {
   const EngineBlock& block = *preparing->block;
@@ -105,13 +117,16 @@ absl::Status Engine::Impl::CaptureOn(size_t device, LaneWorker& worker,
                     });
       if (absl::IsUnavailable(status)) return status;
       if (!status.ok()) {
-        Log(LogLevel::kWarning, "not_captured",
-            absl::StrCat("launched directly: ", std::string(status.message())),
-            {{"block", block.name}, {"device", DeviceName(devices[device]->device)}});
+        LogNotCaptured(device_list[device], block, status);
         return absl::OkStatus();
       }
       if (*graphs == nullptr) return absl::OkStatus();
     }
+  }
+  // What graphs take is known only now. Without them the sum is what Prepare has checked.
+  if (absl::Status s = CheckMemory(PlanMemory(nullptr), options.host_bytes_max); !s.ok()) {
+    LogNotCaptured(device_list[device], block, s);
+    return absl::OkStatus();
   }
   preparing->block->graphs[device][worker.index()] = *graphs;
   return absl::OkStatus();
@@ -119,11 +134,12 @@ absl::Status Engine::Impl::CaptureOn(size_t device, LaneWorker& worker,
 
 // Batches of ever more tokens, until that much time was spent. A failure is left for a real batch
 // to meet.
-absl::Status Engine::Impl::MeasureOn(size_t device, const std::shared_ptr<Preparation>& preparing) {
-  if (options.measure_max <= absl::ZeroDuration()) return absl::OkStatus();
+absl::Status Engine::Impl::MeasureOn(size_t device, const std::shared_ptr<Preparation>& preparing,
+                                     absl::Duration measure_max) {
+  if (measure_max <= absl::ZeroDuration()) return absl::OkStatus();
   EngineBlock& block = *preparing->block;
   LaneWorker& worker = *devices[device]->workers.front();
-  const absl::Time until = clock.Now() + options.measure_max;
+  const absl::Time until = clock.Now() + measure_max;
   const int64_t tokens_max = options.batch_tokens_max;
   for (int64_t tokens = 1; clock.Now() < until; tokens = std::min(tokens * 4, tokens_max)) {
     if (!Prepared(device, worker, block)) return absl::OkStatus();

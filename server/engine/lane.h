@@ -54,7 +54,8 @@ struct LaneBytes {
 // Room for both.
 LaneBytes Larger(const LaneBytes& a, const LaneBytes& b);
 
-// What all graphs of a lane come to; bytes are the driver's own, on the device.
+// What all graphs of a lane come to. Bytes on the device: the driver's own, and memory that they
+// alone still work on because the lane outgrew it.
 struct GraphCount {
   int64_t count = 0, bytes = 0;
 };
@@ -71,7 +72,7 @@ class Lane {
 
   // Grows the lane's own memory to at least that; RESOURCE_EXHAUSTED leaves it as it was.
   virtual absl::Status Reserve(const LaneBytes& bytes) = 0;
-  // Bytes held on the device, without graphs.
+  // Bytes held on the device, without what graphs() counts.
   virtual size_t device_bytes() const = 0;
 
   // Captures the launches of batches like that one (its block, form and rows, a token bucket; the

@@ -203,8 +203,7 @@ std::vector<Device> PlacesOf(const ModelOptions& options, const Target& target,
 
 absl::Status LoadTargets(const Described& model, const ModelOptions& options,
                          const std::vector<Device>& devices, BlockRegistry& registry,
-                         const std::function<absl::Status(const ServedBlock&)>& prepare,
-                         const ParallelFor& parallel_for) {
+                         const PrepareBlock& prepare, const ParallelFor& parallel_for) {
   const absl::StatusOr<Planned> planned = PlanModel(options, model);
   if (!planned.ok()) return planned.status();
   const std::vector<Target>& targets = model.targets;
@@ -217,7 +216,7 @@ absl::Status LoadTargets(const Described& model, const ModelOptions& options,
                         PlacesOf(options, targets[i], devices), hasher, cache, parallel_for);
     if (!served.ok()) return served.status();
     if (prepare) {
-      absl::Status status = prepare(**served);
+      absl::Status status = prepare(**served, static_cast<int>(targets.size()));
       if (!status.ok()) return status;
     }
     loaded.push_back(*std::move(served));
@@ -268,8 +267,7 @@ absl::StatusOr<std::vector<ModelUnit>> MeasureModel(const ModelOptions& options)
 }
 
 absl::Status LoadModel(const ModelOptions& options, const std::vector<Device>& devices,
-                       BlockRegistry& registry,
-                       const std::function<absl::Status(const ServedBlock&)>& prepare,
+                       BlockRegistry& registry, const PrepareBlock& prepare,
                        const ParallelFor& parallel_for) {
   absl::Status status = CheckOptions(options, devices);
   if (!status.ok()) return status;

@@ -34,8 +34,11 @@ struct ModelUnit {
 // What the model's blocks come to, before anything is allocated. Errors as LoadModel.
 absl::StatusOr<std::vector<ModelUnit>> MeasureModel(const ModelOptions& options);
 
+using PrepareBlock = std::function<absl::Status(const ServedBlock& block, int blocks)>;
+
 // Loads the model's blocks onto their devices (the preferred one first), one block at a time, each
-// handed to `prepare` before it can be asked for (the engine sizes its lanes there), and publishes
+// handed to `prepare`, with how many there are in all, before it can be asked for (the engine sizes
+// its lanes there), and publishes
 // them all together: no client meets a half-loaded revision. Every tensor's name, shape and dtype
 // is checked before anything is allocated; blocks that compute with the same weights hold them
 // once. On an error nothing of this call is published, its blocks are failed with the error (those
@@ -45,8 +48,7 @@ absl::StatusOr<std::vector<ModelUnit>> MeasureModel(const ModelOptions& options)
 // (file or tensor), UNIMPLEMENTED (a family, activation or option that is not served),
 // ALREADY_EXISTS (the revision), RESOURCE_EXHAUSTED (a device has no room).
 absl::Status LoadModel(const ModelOptions& options, const std::vector<Device>& devices,
-                       BlockRegistry& registry,
-                       const std::function<absl::Status(const ServedBlock&)>& prepare,
+                       BlockRegistry& registry, const PrepareBlock& prepare,
                        const ParallelFor& parallel_for = {});
 
 }  // namespace fuseblock

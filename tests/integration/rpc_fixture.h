@@ -145,7 +145,7 @@ class RpcFixture : public ::testing::Test {
     options.path = folder_.path();
     // A simulated GPU computes with the CPU's copy of the weights.
     return LoadModel(options, {kCpu}, registry_,
-                     [this](const ServedBlock& block) { return engine_->Prepare(block); });
+                     [this](const ServedBlock& block, int) { return engine_->Prepare(block); });
   }
 
   void Stop() {

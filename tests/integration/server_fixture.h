@@ -52,7 +52,7 @@ class ServerTest : public ::testing::Test {
     options.layers = "0";
     options.parts = {"mlp"};
     EXPECT_EQ(LoadModel(options, {Device{}}, registry,
-                        [](const ServedBlock&) { return absl::OkStatus(); }),
+                        [](const ServedBlock&, int) { return absl::OkStatus(); }),
               absl::OkStatus());
     const auto block = registry.Find("m.layers.0.mlp", "");
     const auto outputs =

@@ -224,7 +224,7 @@ class EngineTest : public ::testing::Test {
   std::shared_ptr<ServedBlock> Serve(const std::string& name, BlockKind kind,
                                      DType dtype = DType::kBF16) {
     auto block = MakeBlock(name, kind, dtype, block_devices_);
-    const absl::Status status = engine_->Prepare(*block);
+    const absl::Status status = engine_->Prepare(*block, {}, measure_max_);
     EXPECT_TRUE(status.ok()) << status;
     return block;
   }
@@ -265,6 +265,7 @@ class EngineTest : public ::testing::Test {
   std::shared_ptr<Faults> faults_ = std::make_shared<Faults>();
   EngineOptions options_;
   std::vector<Device> block_devices_ = {kCpu};  // real ones: simulated devices use the CPU's blocks
+  absl::Duration measure_max_ = absl::ZeroDuration();  // of each block
   std::unique_ptr<Engine> engine_;
   Engine::RequestId id_ = 0;  // of the newest request
 };

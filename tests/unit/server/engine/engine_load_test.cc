@@ -139,14 +139,13 @@ class EngineHungLoadTest : public EngineLoadTest, public ::testing::WithParamInt
 
 TEST_P(EngineHungLoadTest, TheLoadFailsAndTheDeviceIsQuarantined) {
   options_.devices = {kCuda0, kCpu};
-  options_.measure_max = absl::Minutes(1);
   Start();
   const auto path = Serve("m.path", kPath);
   faults_->Inject(kCuda0, Fault::kHang, 1, {}, GetParam().step);
   auto other = MakeBlock("m.other", BlockKind::kMlp);
   const std::weak_ptr<const Block> weights = other->blocks.front();
   absl::Status status;
-  std::thread loader([&] { status = engine_->Prepare(*other); });
+  std::thread loader([&] { status = engine_->Prepare(*other, {}, absl::Hours(1)); });
   faults_->AwaitHeld(kCuda0, 1);
   clock_.Advance(kWatchdog - absl::Nanoseconds(1));
   EXPECT_EQ(Gpu().health, DeviceHealth::kHealthy);

@@ -257,24 +257,6 @@ TEST_F(EngineTest, QuotasAreCountedAsClientsSeeThem) {
   send("a", 10)->ExpectRight();
 }
 
-// What is known from the load is enough to refuse, though nothing has run yet.
-TEST_F(EngineTest, CostsAreMeasuredWhenABlockIsPrepared) {
-  options_.measure_max = absl::Minutes(1);
-  options_.batch_tokens_max = 1024;
-  options_.request_tokens_max = 1000;
-  Start();
-  const auto path = Serve("m.path", BlockKind::kFfnPath);
-  const int launches = faults_->launches(kCpu);
-  EXPECT_EQ(launches, 6 * 3) << "1, 4, 16, ... 1024 tokens";
-  const auto call = MakeCall(path, {RandomRows(DType::kBF16, 1000, 1)});
-  call->deadline = absl::Now() + absl::Microseconds(10);
-  const Reason reason = Send(call)->AwaitRefusal();
-  EXPECT_TRUE(reason == Reason::kDeadlineInfeasible || reason == Reason::kExpired);
-  EXPECT_EQ(faults_->launches(kCpu), launches);
-  Send(path, 1000)->ExpectRight();
-  EXPECT_EQ(metrics_.Value("fuseblock_batch_tokens_count"), 1) << "measuring is no traffic";
-}
-
 TEST_F(EngineTest, AtTheTokenLimitOfARequestAndOneAbove) {
   Start();
   const auto norm = Serve("m.norm", kNorm);

@@ -100,8 +100,9 @@ TEST(LoaderTest, LoadsEveryBlockOfTheModel) {
   BlockRegistry registry;
   std::vector<std::string> prepared;
   const absl::Status status =
-      LoadModel(Options(folder), {Device{}}, registry, [&](const ServedBlock& block) {
+      LoadModel(Options(folder), {Device{}}, registry, [&](const ServedBlock& block, int blocks) {
         prepared.push_back(block.name);
+        EXPECT_EQ(blocks, 10);
         // Nobody can ask for it yet.
         EXPECT_EQ(registry.Get(block.name)->state, BlockState::kLoading);
         return absl::OkStatus();
@@ -467,7 +468,7 @@ TEST(LoaderTest, NothingIsPublishedWhenPrepareRefusesTheLastBlock) {
   BlockRegistry registry;
   int seen = 0;
   const absl::Status status =
-      LoadModel(Options(folder), {Device{}}, registry, [&](const ServedBlock&) {
+      LoadModel(Options(folder), {Device{}}, registry, [&](const ServedBlock&, int) {
         return ++seen == 10 ? absl::ResourceExhaustedError("lanes: no room") : absl::OkStatus();
       });
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
