@@ -178,8 +178,7 @@ absl::StatusOr<std::vector<ModelOptions>> PlanModels(const std::vector<WantedMod
   for (const WantedModel& one : wanted) {
     models.push_back(ModelOptionsFrom(one.name, one.settings, one.revision));
   }
-  const auto gpus =
-      GpusNow(parts.devices, static_cast<int>(config.lanes_per_device), parts.engine->Devices());
+  const auto gpus = GpusNow(*parts.engine, config.max_graphs);
   if (!gpus.ok()) return gpus.status();
   if (gpus->empty()) return models;
   std::vector<PlacementUnit> units;
@@ -191,13 +190,14 @@ absl::StatusOr<std::vector<ModelOptions>> PlanModels(const std::vector<WantedMod
     }
     const int replicas = static_cast<int>(wanted[i].settings.replicas);
     for (const ModelUnit& unit : *measured) {
-      units.push_back(UnitOf(unit, replicas, config.max_batch_tokens));
+      units.push_back(UnitOf(unit, replicas, config.max_batch_tokens, *gpus));
     }
   }
   FUSEBLOCK_ASSIGN_OR_RETURN(Placement placement, Place(units, *gpus));
   LogPlacement(units, placement);
   for (ModelOptions& model : models) {
     model.places = PlacesOf(model.name, units, placement, parts.devices);
+    model.copies = placement.copies;
   }
   const auto placed =
       std::make_shared<const PlacedUnits>(PlacedUnits{std::move(units), std::move(placement)});

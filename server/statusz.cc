@@ -117,10 +117,12 @@ std::vector<StatusPage::Placed> PlacedOf(const PlacedUnits& placed) {
                    {DeviceName(plan.device),
                     "",
                     {{"weights", plan.weight_bytes},
-                     {"lanes", plan.lane_bytes}},
+                     {"copies", plan.copy_bytes},
+                     {"lanes", plan.lane_bytes},
+                     {"graphs", plan.graph_bytes}},
                     0,
                     {},
-                    plan.weight_bytes + plan.lane_bytes,
+                    plan.Sum(),
                     plan.free_bytes}});
   }
   return out;

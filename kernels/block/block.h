@@ -70,7 +70,8 @@ struct BlockTensor {
 // outlive the cache. Not thread-safe.
 class BlockWeightCache {
  public:
-  BlockWeightCache();
+  // copies: whether weights may also be held packed for kernels of their own, Block::CopyBytes.
+  explicit BlockWeightCache(bool copies = true);
   ~BlockWeightCache();
 
   struct Impl;  // defined in block/
@@ -96,6 +97,9 @@ class Block {
   // Held on the device; weights that a cache shares count in the first block that was created with
   // them.
   size_t weight_bytes() const;
+  // What such a block's weights may take beside their plain bytes, for the copy that kernels of
+  // their own read; blocks that a cache shares the weights of share the copy.
+  static int64_t CopyBytes(const BlockSpec& spec, Device device);
 
   // In the order in which Run takes them.
   static std::vector<BlockTensor> Inputs(const BlockSpec& spec);

@@ -132,9 +132,11 @@ absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const MlpSwiGluWeights>> PrepareMlp(
-    const BlockSpec& spec, const BlockWeights& weights, Device device,
-    const ParallelFor& parallel_for) {
+absl::StatusOr<std::shared_ptr<const MlpSwiGluWeights>> PrepareMlp(const BlockSpec& spec,
+                                                                   const BlockWeights& weights,
+                                                                   Device device,
+                                                                   const ParallelFor& parallel_for,
+                                                                   bool copies) {
   auto mlp = std::make_shared<MlpSwiGluWeights>();
   const int64_t h = spec.hidden;
   const int64_t i = spec.intermediate;
@@ -157,7 +159,8 @@ absl::StatusOr<std::shared_ptr<const MlpSwiGluWeights>> PrepareMlp(
     s = prepare("down", weights.down, "down_bias", weights.down_bias, {h, i}, down_segments,
                 mlp->down);
   }
-  if (s.ok() && packs) s = PrepareFewTokens(*mlp);
+  if (s.ok() && packs && copies) s = PrepareFewTokens(*mlp);
+  if (packs && !copies) mlp->no_few = "is not packed: there is no room for a copy";
   if (!s.ok()) return s;
   return mlp;
 }
@@ -188,10 +191,19 @@ MlpKey KeyOf(const BlockSpec& spec, const BlockWeights& weights, Device device) 
 
 // Weak: the cache finds what blocks hold and keeps nothing alive.
 struct BlockWeightCache::Impl {
+  bool copies;
   std::map<MlpKey, std::weak_ptr<const MlpSwiGluWeights>> mlps;
 };
-BlockWeightCache::BlockWeightCache() : impl_(std::make_unique<Impl>()) {}
+BlockWeightCache::BlockWeightCache(bool copies) : impl_(std::make_unique<Impl>(Impl{copies, {}})) {}
 BlockWeightCache::~BlockWeightCache() = default;
+
+int64_t Block::CopyBytes(const BlockSpec& spec, Device device) {
+  const bool packs =
+      EntryOf(spec.kind).has_mlp &&
+      FewTokens::WhyNot(device, spec.dtype, spec.hidden, spec.intermediate, spec.rounding, false)
+          .empty();
+  return packs ? FewTokens::PlanFor(device, spec.hidden, spec.intermediate).bytes() : 0;
+}
 
 absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
                             const BlockWeights& weights, Device device,
@@ -209,7 +221,8 @@ absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
         cache == nullptr ? unshared : cache->impl().mlps[KeyOf(spec, weights, device)];
     prepared.mlp = slot.lock();
     if (prepared.mlp == nullptr) {
-      auto mlp = PrepareMlp(spec, weights, device, parallel_for);
+      const bool copies = cache == nullptr || cache->impl().copies;
+      auto mlp = PrepareMlp(spec, weights, device, parallel_for, copies);
       if (!mlp.ok()) return mlp.status();
       prepared.mlp = *std::move(mlp);
       prepared.bytes +=

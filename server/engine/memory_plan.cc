@@ -28,6 +28,11 @@ int64_t DeviceMemory::DeviceBytes() const {
   return weights + lanes * (tensors + workspace + captured) + graphs;
 }
 
+int64_t DeviceMemory::Left(int64_t free_bytes) const {
+  if (device_bytes_max == 0) return free_bytes;
+  return std::min(free_bytes, device_bytes_max - DeviceBytes());
+}
+
 int64_t DeviceMemory::HostBytes() const {
   return lanes * (staging_in + staging_out) + callers + (OnHost(*this) ? DeviceBytes() : 0);
 }

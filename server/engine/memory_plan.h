@@ -31,6 +31,8 @@ struct DeviceMemory {
   int64_t device_bytes_max = 0;
 
   int64_t DeviceBytes() const;
+  // What is left of so many free bytes, within the limit.
+  int64_t Left(int64_t free_bytes) const;
   int64_t HostBytes() const;  // with the device's terms if it is the CPU
 };
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/base/cuda.h"
+#include "server/engine/buckets.h"
 #include "server/engine/lane.h"
 #include "server/engine/memory_plan.h"
 #include "server/observe/log.h"
@@ -20,20 +21,30 @@ struct Filling {
   PlacementDevice device;
   DevicePlan plan;
   int64_t lane_bytes;  // of one lane
+  int64_t graphs = 0;  // the same
 
   int64_t LanesWith(const PlacementUnit& unit) const {
     const int64_t grown = std::max(lane_bytes, unit.lane_bytes) - device.lane_bytes;
     return grown * device.lanes;
   }
-  // Negative: there is no room.
-  int64_t LeftWith(const PlacementUnit& unit) const {
-    return device.free_bytes - plan.weight_bytes - unit.weight_bytes - LanesWith(unit);
+  DevicePlan With(const PlacementUnit& unit, bool copies) const {
+    DevicePlan with = plan;
+    with.weight_bytes += unit.weight_bytes;
+    with.copy_bytes += copies ? unit.copy_bytes : 0;
+    with.lane_bytes = LanesWith(unit);
+    with.graph_bytes =
+        std::min(graphs + unit.graphs, device.graphs_max) * kGraphBytes * device.lanes;
+    ++with.units;
+    return with;
   }
-  void Add(const PlacementUnit& unit) {
-    plan.lane_bytes = LanesWith(unit);
+  // Negative: there is no room.
+  int64_t LeftWith(const PlacementUnit& unit, bool copies) const {
+    return device.free_bytes - With(unit, copies).Sum();
+  }
+  void Add(const PlacementUnit& unit, bool copies) {
+    plan = With(unit, copies);
     lane_bytes = std::max(lane_bytes, unit.lane_bytes);
-    plan.weight_bytes += unit.weight_bytes;
-    ++plan.units;
+    graphs += unit.graphs;
   }
 };
 
@@ -41,7 +52,10 @@ std::vector<Filling> Empty(const std::vector<PlacementDevice>& devices) {
   std::vector<Filling> filling;
   filling.reserve(devices.size());
   for (const PlacementDevice& device : devices) {
-    filling.push_back({device, {device.device, 0, 0, device.free_bytes, 0}, device.lane_bytes});
+    DevicePlan plan;
+    plan.device = device.device;
+    plan.free_bytes = device.free_bytes;
+    filling.push_back({device, plan, device.lane_bytes});
   }
   return filling;
 }
@@ -52,7 +66,7 @@ int ReplicasOf(const PlacementUnit& unit, size_t devices) {
 
 // By unit: whether each device has it. Nothing when some unit has nowhere to go, which is *failed.
 using Holders = std::vector<std::vector<bool>>;
-std::optional<Holders> Fill(const std::vector<PlacementUnit>& units, bool evenly,
+std::optional<Holders> Fill(const std::vector<PlacementUnit>& units, bool copies, bool evenly,
                             std::vector<Filling>& devices, size_t* failed) {
   std::vector<size_t> order(units.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -64,16 +78,16 @@ std::optional<Holders> Fill(const std::vector<PlacementUnit>& units, bool evenly
     for (int replica = 0; replica < ReplicasOf(units[u], devices.size()); ++replica) {
       std::optional<size_t> best;
       for (size_t d = 0; d < devices.size(); ++d) {
-        const int64_t left = devices[d].LeftWith(units[u]);
+        const int64_t left = devices[d].LeftWith(units[u], copies);
         if (holders[u][d] || left < 0) continue;
-        const int64_t best_left = best.has_value() ? devices[*best].LeftWith(units[u]) : 0;
+        const int64_t best_left = best.has_value() ? devices[*best].LeftWith(units[u], copies) : 0;
         if (!best.has_value() || (evenly ? left > best_left : left < best_left)) best = d;
       }
       if (!best.has_value()) {
         *failed = u;
         return std::nullopt;
       }
-      devices[*best].Add(units[u]);
+      devices[*best].Add(units[u], copies);
       holders[u][*best] = true;
     }
   }
@@ -88,6 +102,14 @@ std::string DescribeAll(const std::vector<Filling>& devices) {
 
 int64_t Signed(size_t bytes) { return static_cast<int64_t>(bytes); }
 
+// EngineBlock::HasForm's.
+int64_t FormsOf(const BlockSpec& spec) {
+  const std::vector<BlockTensor> inputs = Block::Inputs(spec);
+  const bool optional = std::any_of(inputs.begin(), inputs.end(),
+                                    [](const BlockTensor& input) { return input.optional; });
+  return (optional ? 2 : 1) * (inputs.front().dtypes.size() > 1 ? 2 : 1);
+}
+
 }  // namespace
 
 absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
@@ -98,12 +120,15 @@ absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
                                                    " replicas, one for each GPU, got ",
                                                    unit.replicas));
   }
+  Placement placement;
   std::vector<Filling> filling;
   std::optional<Holders> holders;
   size_t failed = 0;
-  for (const bool evenly : {true, false}) {
+  for (const auto& [copies, evenly] :
+       {std::pair(true, true), {true, false}, {false, true}, {false, false}}) {
     filling = Empty(devices);
-    holders = Fill(units, evenly, filling, &failed);
+    holders = Fill(units, copies, evenly, filling, &failed);
+    placement.copies = copies;
     if (holders.has_value()) break;
   }
   if (!holders.has_value()) {
@@ -115,7 +140,6 @@ absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
         "; fewer layers or replicas, engine.max_batch_tokens or engine.lanes_per_device make it "
         "fit"));
   }
-  Placement placement;
   for (const std::vector<bool>& has : *holders) {
     placement.devices_of.emplace_back();
     for (size_t d = 0; d < devices.size(); ++d) {
@@ -129,8 +153,8 @@ absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
 std::string Describe(const DevicePlan& plan) {
   return absl::StrCat(DeviceName(plan.device), ": ", plan.units,
                       plan.units == 1 ? " unit" : " units", ", weights ", plan.weight_bytes,
-                      " + lanes ", plan.lane_bytes, " = ", plan.weight_bytes + plan.lane_bytes,
-                      " of ", plan.free_bytes, " bytes");
+                      " + copies ", plan.copy_bytes, " + lanes ", plan.lane_bytes, " + graphs ",
+                      plan.graph_bytes, " = ", plan.Sum(), " of ", plan.free_bytes, " bytes");
 }
 
 int64_t LaneBytesAtMost(const BlockSpec& spec, int64_t tokens) {
@@ -158,11 +182,23 @@ int64_t LaneBytesAtMost(const BlockSpec& spec, int64_t tokens) {
   return bytes;
 }
 
-PlacementUnit UnitOf(const ModelUnit& unit, int replicas, int64_t batch_tokens_max) {
-  PlacementUnit out{unit.name, unit.weight_bytes, 0, replicas};
+PlacementUnit UnitOf(const ModelUnit& unit, int replicas, int64_t batch_tokens_max,
+                     const std::vector<PlacementDevice>& devices) {
+  PlacementUnit out;
+  out.name = unit.name;
+  out.weight_bytes = unit.weight_bytes;
+  out.replicas = replicas;
+  const int buckets = BucketsUpTo(batch_tokens_max);
+  int64_t captured = 0;
   for (const BlockSpec& spec : unit.blocks) {
     out.lane_bytes = std::max(out.lane_bytes, LaneBytesAtMost(spec, batch_tokens_max));
+    captured += LaneBytesAtMost(spec, kTokenBuckets[buckets - 1]);
+    out.graphs += buckets * FormsOf(spec);
+    for (const PlacementDevice& device : devices) {
+      out.copy_bytes = std::max(out.copy_bytes, Block::CopyBytes(spec, device.device));
+    }
   }
+  out.lane_bytes += captured;
   return out;
 }
 
@@ -172,7 +208,9 @@ void LogPlacement(const std::vector<PlacementUnit>& units, const Placement& plac
         {{"device", DeviceName(plan.device)},
          {"units", plan.units},
          {"weight_bytes", plan.weight_bytes},
+         {"copy_bytes", plan.copy_bytes},
          {"lane_bytes", plan.lane_bytes},
+         {"graph_bytes", plan.graph_bytes},
          {"free_bytes", plan.free_bytes}});
   }
   for (size_t u = 0; u < units.size(); ++u) {
@@ -201,15 +239,16 @@ std::map<std::string, std::vector<Device>> PlacesOf(std::string_view model,
   return places;
 }
 
-absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const std::vector<Device>& devices, int lanes,
-                                                     const std::vector<DeviceStatus>& engine) {
+absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const Engine& engine, int64_t graphs_max) {
+  const std::vector<DeviceStatus> statuses = engine.Devices();
   std::vector<PlacementDevice> gpus;
-  for (const Device device : devices) {
+  for (const DeviceMemory& memory : engine.Memory()) {
+    const Device device = memory.device;
     if (device.type != DeviceType::kCuda) continue;
     const auto status_of =
-        std::find_if(engine.begin(), engine.end(),
+        std::find_if(statuses.begin(), statuses.end(),
                      [&](const DeviceStatus& known) { return known.device == device; });
-    if (status_of == engine.end() || status_of->health != DeviceHealth::kHealthy) continue;
+    if (status_of == statuses.end() || status_of->health != DeviceHealth::kHealthy) continue;
     size_t free = 0, total = 0;
     const FuseblockCudaRuntime* cuda = CudaRuntime();
     if (cuda == nullptr) return absl::UnavailableError(CudaUnavailableReason());
@@ -218,8 +257,9 @@ absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const std::vector<Device>& 
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(DeviceName(device), ": ", status.message()));
     }
-    gpus.push_back({device, UsableDeviceBytes(Signed(free), Signed(total)), lanes,
-                    Signed(status_of->workspace_bytes) / lanes});
+    gpus.push_back({device, memory.Left(UsableDeviceBytes(Signed(free), Signed(total))),
+                    static_cast<int>(memory.lanes),
+                    memory.tensors + memory.workspace + memory.captured, graphs_max});
   }
   return gpus;
 }

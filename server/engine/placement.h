@@ -4,7 +4,8 @@
 // What shares weights (a layer's blocks) is one unit and lies together. Each of its replicas goes
 // to the device that then has the most room left, the largest units first, so that devices fill
 // evenly; if that leaves no room for a unit, to the one that then has the least, which packs
-// closer.
+// closer. Copies of weights that only make blocks faster are planned where that leaves room for all
+// of them, and are otherwise done without.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,8 @@ struct PlacementUnit {
   int64_t weight_bytes = 0;  // of a replica
   int64_t lane_bytes = 0;    // a lane's, for the largest batch; units on a device share a lane's
   int replicas = 1;          // 0: on every device
+  int64_t copy_bytes = 0;    // of a replica, beside the weights: Block::CopyBytes
+  int64_t graphs = 0;        // that a lane may capture of it
 };
 
 struct PlacementDevice {
@@ -31,20 +34,29 @@ struct PlacementDevice {
   int64_t free_bytes = 0;
   int lanes = 1;
   int64_t lane_bytes = 0;  // that each of its lanes has already
+  int64_t graphs_max = 0;  // of a lane
 };
+
+// At most, of the driver's memory for one graph of a block.
+inline constexpr int64_t kGraphBytes = 128 << 10;
 
 // A device's sum. Bytes, beside what it held before.
 struct DevicePlan {
   Device device;
   int64_t weight_bytes = 0;
-  int64_t lane_bytes = 0;  // of all lanes
-  int64_t free_bytes = 0;  // that there were
+  int64_t copy_bytes = 0;
+  int64_t lane_bytes = 0;   // of all lanes
+  int64_t graph_bytes = 0;  // the same
+  int64_t free_bytes = 0;   // that there were
   int units = 0;
+
+  int64_t Sum() const { return weight_bytes + copy_bytes + lane_bytes + graph_bytes; }
 };
 
 struct Placement {
   std::vector<std::vector<Device>> devices_of;  // by unit, in the order of the devices
   std::vector<DevicePlan> devices;
+  bool copies = false;  // whether they are planned, and so may be made
 };
 
 // RESOURCE_EXHAUSTED, with every device's sum, when a unit has nowhere to go; INVALID_ARGUMENT for
@@ -58,14 +70,17 @@ struct PlacedUnits {
   Placement placement;
 };
 
-// "cuda:0: 12 units, weights 704643072 + lanes 25165824 = 729808896 of 84825604096 bytes"
+// "cuda:0: 12 units, weights 704643072 + copies 0 + lanes 25165824 + graphs 262144 = 730071040 of
+// 84825604096 bytes"
 std::string Describe(const DevicePlan& plan);
 
 // What a lane of a GPU needs for a batch of that many tokens of such a block; at most, because the
 // kernels that its weights will choose are not known yet.
 int64_t LaneBytesAtMost(const BlockSpec& spec, int64_t tokens);
 
-PlacementUnit UnitOf(const ModelUnit& unit, int replicas, int64_t batch_tokens_max);
+// With what graphs work on, of every size that the unit's blocks may make a lane grow to.
+PlacementUnit UnitOf(const ModelUnit& unit, int replicas, int64_t batch_tokens_max,
+                     const std::vector<PlacementDevice>& devices);
 
 // One line for each device, and at debug level one for each unit.
 void LogPlacement(const std::vector<PlacementUnit>& units, const Placement& placement);
@@ -77,9 +92,8 @@ std::map<std::string, std::vector<Device>> PlacesOf(std::string_view model,
                                                     const Placement& placement,
                                                     const std::vector<Device>& devices);
 
-// The healthy GPUs among the devices, with the memory that is free on them now. The device's error
+// The engine's healthy GPUs, with the memory that is left for it on them now. The device's error
 // when one does not say.
-absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const std::vector<Device>& devices, int lanes,
-                                                     const std::vector<DeviceStatus>& engine);
+absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const Engine& engine, int64_t graphs_max);
 
 }  // namespace fuseblock

@@ -209,7 +209,7 @@ absl::Status LoadTargets(const Described& model, const ModelOptions& options,
   const std::vector<Target>& targets = model.targets;
 
   ContentHasher hasher(parallel_for);
-  BlockWeightCache cache;
+  BlockWeightCache cache(options.copies);
   std::vector<std::shared_ptr<const ServedBlock>> loaded;
   for (size_t i = 0; i < targets.size(); ++i) {
     auto served = Build(targets[i], planned->plans[i], options, model.config,

@@ -22,6 +22,7 @@ struct ModelOptions {
   int64_t revision = 1;
   // By unit (below): the devices that get its blocks, in order; one that is not named goes to all.
   std::map<std::string, std::vector<Device>> places;
+  bool copies = true;  // whether there is room for Block::CopyBytes
 };
 
 // Blocks that share weights, and so lie on the same devices: a layer's, or one of the model's own.

@@ -57,6 +57,14 @@ TEST(MemoryPlanTest, ADeviceOverItsLimitIsRefusedWithTheSum) {
                                   "engine.max_batch_tokens or engine.lanes_per_device make it fit");
 }
 
+TEST(MemoryPlanTest, WhatIsLeftKeepsToTheLimit) {
+  DeviceMemory gpu = Gpu();
+  EXPECT_EQ(gpu.Left(500), 500) << "no limit";
+  gpu.device_bytes_max = 2000;
+  EXPECT_EQ(gpu.Left(500), 2000 - 1704);
+  EXPECT_EQ(gpu.Left(100), 100);
+}
+
 TEST(MemoryPlanTest, SoIsTheHost) {
   EXPECT_TRUE(CheckMemory({Gpu(), Cpu()}, 1424).ok());
   const absl::Status status = CheckMemory({Gpu(), Cpu()}, 1423);

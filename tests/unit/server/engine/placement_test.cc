@@ -7,6 +7,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/buckets.h"
 
 namespace fuseblock {
 namespace {
@@ -41,7 +42,8 @@ TEST(PlacementTest, OneGpuHoldsEverything) {
   const DevicePlan& plan = placement->devices[0];
   EXPECT_EQ(plan.weight_bytes, 400);
   EXPECT_EQ(plan.lane_bytes, 20) << "two lanes, each for the largest batch of any";
-  EXPECT_EQ(Describe(plan), "cuda:0: 4 units, weights 400 + lanes 20 = 420 of 420 bytes");
+  EXPECT_EQ(Describe(plan),
+            "cuda:0: 4 units, weights 400 + copies 0 + lanes 20 + graphs 0 = 420 of 420 bytes");
 }
 
 TEST(PlacementTest, GpusFillEvenlyByMemory) {
@@ -97,8 +99,63 @@ TEST(PlacementTest, WhatDoesNotFitIsRefusedWithTheSums) {
   const std::string message(placement.status().message());
   EXPECT_THAT(message, HasSubstr("m.layers.4: no GPU has room for its weights, 100 bytes, and "
                                  "lanes of 10 bytes each"));
-  EXPECT_THAT(message, HasSubstr("cuda:0: 2 units, weights 200 + lanes 20 = 220 of 240 bytes"));
-  EXPECT_THAT(message, HasSubstr("cuda:1: 2 units, weights 200 + lanes 20 = 220 of 230 bytes"));
+  EXPECT_THAT(
+      message,
+      HasSubstr(
+          "cuda:0: 2 units, weights 200 + copies 0 + lanes 20 + graphs 0 = 220 of 240 bytes"));
+  EXPECT_THAT(
+      message,
+      HasSubstr(
+          "cuda:1: 2 units, weights 200 + copies 0 + lanes 20 + graphs 0 = 220 of 230 bytes"));
+}
+
+TEST(PlacementTest, CopiesArePlannedWhereAllOfThemFit) {
+  std::vector<PlacementUnit> units = Layers(4, 100, 0);
+  for (PlacementUnit& unit : units) unit.copy_bytes = 50;
+  const auto with = Place(units, {{kCuda0, 300}, {kCuda1, 300}});
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_TRUE(with->copies);
+  EXPECT_EQ(with->devices[0].copy_bytes, 100);
+  EXPECT_EQ(with->devices[0].Sum(), 300);
+  const auto without = Place(units, {{kCuda0, 300}, {kCuda1, 299}});
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_FALSE(without->copies);
+  EXPECT_EQ(without->devices[0].copy_bytes + without->devices[1].copy_bytes, 0);
+  EXPECT_FALSE(Place(units, {{kCuda0, 399}}).ok());
+}
+
+TEST(PlacementTest, GraphsTakeRoomToo) {
+  std::vector<PlacementUnit> units = Layers(3, 100, 0);
+  for (PlacementUnit& unit : units) unit.graphs = 16;
+  // Two lanes, of which each captures no more than that.
+  const int64_t room = 300 + 2 * 40 * kGraphBytes;
+  const auto placement = Place(units, {{kCuda0, room, 2, 0, 40}});
+  ASSERT_TRUE(placement.ok()) << placement.status();
+  EXPECT_EQ(placement->devices[0].graph_bytes, 2 * 40 * kGraphBytes);
+  EXPECT_FALSE(Place(units, {{kCuda0, room - 1, 2, 0, 40}}).ok());
+}
+
+// A unit is planned with its lanes' memory for large batches and for those that run as graphs, and
+// with a graph for each form of its inputs and each bucket.
+TEST(PlacementTest, AUnitIsWhatItsBlocksNeed) {
+  ModelUnit layer{"m.layers.0", {}, 1234};
+  for (const BlockKind kind : {BlockKind::kMlp, BlockKind::kFfnPath}) {
+    BlockSpec spec;
+    spec.kind = kind;
+    spec.dtype = DType::kBF16;
+    spec.hidden = 64;
+    spec.intermediate = 128;
+    layer.blocks.push_back(spec);
+  }
+  const PlacementUnit unit = UnitOf(layer, 2, 1000, {});
+  EXPECT_EQ(unit.name, "m.layers.0");
+  EXPECT_EQ(unit.weight_bytes, 1234);
+  EXPECT_EQ(unit.replicas, 2);
+  EXPECT_EQ(unit.lane_bytes, LaneBytesAtMost(layer.blocks[1], 1000) +
+                                 LaneBytesAtMost(layer.blocks[0], kBucketTokensMax) +
+                                 LaneBytesAtMost(layer.blocks[1], kBucketTokensMax));
+  EXPECT_EQ(unit.graphs, kTokenBucketCount * (1 + 2)) << "with and without a residual";
+  EXPECT_EQ(unit.copy_bytes, 0);
 }
 
 // Whatever the sizes: nothing is placed where it has no room, every unit has its replicas, and what
