@@ -81,7 +81,8 @@ TEST_F(CallerRunsTest, AsManyAtATimeAsThereAreLanes) {
   CallPtr calls[2];
   std::thread callers[2];
   for (int i = 0; i < 2; ++i) {
-    callers[i] = std::thread([&, i] { calls[i] = Send(norm, 3, 10 + i); });
+    calls[i] = MakeCall(norm, {RandomRows(DType::kBF16, 3, 10 + i)});
+    callers[i] = std::thread([&, i] { engine_->Submit(calls[i]->MakeRequest(calls[i])); });
     faults_->AwaitHeld(kCpu, i + 1);
   }
   const CallPtr queued = Send(norm, 4);  // returns: the device's own lane has it
