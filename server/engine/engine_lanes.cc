@@ -245,7 +245,7 @@ Engine::Impl::Work Engine::Impl::AwaitWork(size_t device, LaneWorker& worker) {
     if (some_expired) {
       lock.unlock();
       Refuse(std::move(expired), Reason::kExpired,
-             "while the request waited, its deadline came too near for an answer");
+             "the deadline passed while the request waited, or came too near for an answer");
       lock.lock();
     }
     if (work.kind != Work::kLeave) return work;

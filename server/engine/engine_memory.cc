@@ -29,6 +29,10 @@ std::vector<DeviceMemory> Engine::Impl::PlanMemory(const EngineBlock* more) cons
   std::vector<DeviceMemory> plan;
   for (size_t i = 0; i < devices.size(); ++i) {
     const DeviceState& state = *devices[i];
+    LaneBytes more_bytes;
+    if (more != nullptr && more->has[i]) {
+      more_bytes = more->BytesNeeded(i, options.batch_tokens_max);
+    }
     DeviceMemory memory;
     memory.device = state.device;
     memory.lanes = Signed(state.workers.size());
@@ -36,14 +40,16 @@ std::vector<DeviceMemory> Engine::Impl::PlanMemory(const EngineBlock* more) cons
     memory.device_bytes_max = state.bytes_max;
     LaneBytes bytes = NeededOn(i);  // also of lanes that are yet to grow to it
     for (const auto& worker : state.workers) {
-      bytes = Larger(bytes, worker->bytes());
+      const LaneBytes has = worker->bytes();
+      bytes = Larger(bytes, has);
       const GraphCount graphs = worker->lane().graphs();
       memory.graphs += graphs.bytes;
       memory.graph_count += graphs.count;
+      // What its graphs work on lives on with them when the lane gets larger.
+      const bool outgrows = graphs.count > 0 && more_bytes.captured > has.captured;
+      if (outgrows) memory.graphs += Signed(has.captured);
     }
-    if (more != nullptr && more->has[i]) {
-      bytes = Larger(bytes, more->BytesNeeded(i, options.batch_tokens_max));
-    }
+    bytes = Larger(bytes, more_bytes);
     memory.workspace = Signed(bytes.workspace);
     memory.staging_in = Signed(bytes.inputs);
     memory.staging_out = LaneWorker::kSlabs * Signed(bytes.outputs);

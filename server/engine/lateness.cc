@@ -5,8 +5,8 @@
 namespace fuseblock {
 
 void Lateness::Observe(const Prediction& predicted, absl::Duration actual) {
-  if (predicted.wait <= predicted.own) return;
   const bool late = actual > Bound(predicted);
+  if (predicted.wait <= (late ? predicted.own : absl::ZeroDuration())) return;
   factor_ = std::clamp(factor_ + (late ? kLateSteps : -1.0) * kStep, 1.0, kMax);
 }
 

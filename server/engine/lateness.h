@@ -22,8 +22,9 @@ struct Prediction {
 // Not thread-safe.
 class Lateness {
  public:
-  // A request took that long from admission to its answer. Nothing is learnt of one that was
-  // predicted to run for longer than it waits: its own time's noise is no matter of the wait.
+  // A request took that long from admission to its answer. One that was predicted to run for longer
+  // than it waits may be late by its own time's noise, of which nothing is learnt; that it is in
+  // time counts, or a factor that lets no others through would stay for ever.
   void Observe(const Prediction& predicted, absl::Duration actual);
 
   // What a deadline is held against.

@@ -16,6 +16,11 @@
 namespace fuseblock {
 namespace {
 
+// What makes blocks faster and can be done without.
+struct Extras {
+  bool copies, graphs;
+};
+
 // A device as it fills.
 struct Filling {
   PlacementDevice device;
@@ -27,22 +32,22 @@ struct Filling {
     const int64_t grown = std::max(lane_bytes, unit.lane_bytes) - device.lane_bytes;
     return grown * device.lanes;
   }
-  DevicePlan With(const PlacementUnit& unit, bool copies) const {
+  DevicePlan With(const PlacementUnit& unit, Extras extras) const {
     DevicePlan with = plan;
     with.weight_bytes += unit.weight_bytes;
-    with.copy_bytes += copies ? unit.copy_bytes : 0;
+    with.copy_bytes += extras.copies ? unit.copy_bytes : 0;
     with.lane_bytes = LanesWith(unit);
-    with.graph_bytes =
-        std::min(graphs + unit.graphs, device.graphs_max) * kGraphBytes * device.lanes;
+    const int64_t planned = extras.graphs ? std::min(graphs + unit.graphs, device.graphs_max) : 0;
+    with.graph_bytes = planned * kGraphBytes * device.lanes;
     ++with.units;
     return with;
   }
   // Negative: there is no room.
-  int64_t LeftWith(const PlacementUnit& unit, bool copies) const {
-    return device.free_bytes - With(unit, copies).Sum();
+  int64_t LeftWith(const PlacementUnit& unit, Extras extras) const {
+    return device.free_bytes - With(unit, extras).Sum();
   }
-  void Add(const PlacementUnit& unit, bool copies) {
-    plan = With(unit, copies);
+  void Add(const PlacementUnit& unit, Extras extras) {
+    plan = With(unit, extras);
     lane_bytes = std::max(lane_bytes, unit.lane_bytes);
     graphs += unit.graphs;
   }
@@ -66,7 +71,7 @@ int ReplicasOf(const PlacementUnit& unit, size_t devices) {
 
 // By unit: whether each device has it. Nothing when some unit has nowhere to go, which is *failed.
 using Holders = std::vector<std::vector<bool>>;
-std::optional<Holders> Fill(const std::vector<PlacementUnit>& units, bool copies, bool evenly,
+std::optional<Holders> Fill(const std::vector<PlacementUnit>& units, Extras extras, bool evenly,
                             std::vector<Filling>& devices, size_t* failed) {
   std::vector<size_t> order(units.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -78,16 +83,16 @@ std::optional<Holders> Fill(const std::vector<PlacementUnit>& units, bool copies
     for (int replica = 0; replica < ReplicasOf(units[u], devices.size()); ++replica) {
       std::optional<size_t> best;
       for (size_t d = 0; d < devices.size(); ++d) {
-        const int64_t left = devices[d].LeftWith(units[u], copies);
+        const int64_t left = devices[d].LeftWith(units[u], extras);
         if (holders[u][d] || left < 0) continue;
-        const int64_t best_left = best.has_value() ? devices[*best].LeftWith(units[u], copies) : 0;
+        const int64_t best_left = best.has_value() ? devices[*best].LeftWith(units[u], extras) : 0;
         if (!best.has_value() || (evenly ? left > best_left : left < best_left)) best = d;
       }
       if (!best.has_value()) {
         *failed = u;
         return std::nullopt;
       }
-      devices[*best].Add(units[u], copies);
+      devices[*best].Add(units[u], extras);
       holders[u][*best] = true;
     }
   }
@@ -124,11 +129,16 @@ absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
   std::vector<Filling> filling;
   std::optional<Holders> holders;
   size_t failed = 0;
-  for (const auto& [copies, evenly] :
-       {std::pair(true, true), {true, false}, {false, true}, {false, false}}) {
+  constexpr Extras kAll{true, true}, kNoCopies{false, true}, kNone{false, false};
+  for (const auto& [extras, evenly] : {std::pair(kAll, true),
+                                       {kAll, false},
+                                       {kNoCopies, true},
+                                       {kNoCopies, false},
+                                       {kNone, true},
+                                       {kNone, false}}) {
     filling = Empty(devices);
-    holders = Fill(units, copies, evenly, filling, &failed);
-    placement.copies = copies;
+    holders = Fill(units, extras, evenly, filling, &failed);
+    placement.copies = extras.copies;
     if (holders.has_value()) break;
   }
   if (!holders.has_value()) {
@@ -259,7 +269,8 @@ absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const Engine& engine, int64
     }
     gpus.push_back({device, memory.Left(UsableDeviceBytes(Signed(free), Signed(total))),
                     static_cast<int>(memory.lanes),
-                    memory.tensors + memory.workspace + memory.captured, graphs_max});
+                    memory.tensors + memory.workspace + memory.captured,
+                    std::max<int64_t>(graphs_max - memory.graph_count / memory.lanes, 0)});
   }
   return gpus;
 }

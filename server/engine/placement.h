@@ -4,8 +4,8 @@
 // What shares weights (a layer's blocks) is one unit and lies together. Each of its replicas goes
 // to the device that then has the most room left, the largest units first, so that devices fill
 // evenly; if that leaves no room for a unit, to the one that then has the least, which packs
-// closer. Copies of weights that only make blocks faster are planned where that leaves room for all
-// of them, and are otherwise done without.
+// closer. Copies of weights and graphs, which only make blocks faster, are planned where that
+// leaves room for all of them; else copies are done without, then graphs, too.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct PlacementDevice {
   int64_t free_bytes = 0;
   int lanes = 1;
   int64_t lane_bytes = 0;  // that each of its lanes has already
-  int64_t graphs_max = 0;  // of a lane
+  int64_t graphs_max = 0;  // that each of its lanes may yet capture
 };
 
 // At most, of the driver's memory for one graph of a block.

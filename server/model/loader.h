@@ -39,15 +39,14 @@ using PrepareBlock = std::function<absl::Status(const ServedBlock& block, int bl
 
 // Loads the model's blocks onto their devices (the preferred one first), one block at a time, each
 // handed to `prepare`, with how many there are in all, before it can be asked for (the engine sizes
-// its lanes there), and publishes
-// them all together: no client meets a half-loaded revision. Every tensor's name, shape and dtype
-// is checked before anything is allocated; blocks that compute with the same weights hold them
-// once. On an error nothing of this call is published, its blocks are failed with the error (those
-// that an older revision answers stay ready), and what was serving goes on. `layers` narrows the
-// layers' parts; `final_norm` and `embed` are parts like any other. Errors name the file, the
-// tensor or field, expected and given: INVALID_ARGUMENT (options, config, damaged file), NOT_FOUND
-// (file or tensor), UNIMPLEMENTED (a family, activation or option that is not served),
-// ALREADY_EXISTS (the revision), RESOURCE_EXHAUSTED (a device has no room).
+// its lanes there), and publishes them all together: no client meets a half-loaded revision. Every
+// tensor's name, shape and dtype is checked before anything is allocated; blocks that compute with
+// the same weights hold them once. On an error nothing of this call is published, its blocks are
+// failed with the error (those that an older revision answers stay ready), and what was serving
+// goes on. `layers` narrows the layers' parts; `final_norm` and `embed` are parts like any other.
+// Errors name the file, the tensor or field, expected and given: INVALID_ARGUMENT (options, config,
+// damaged file), NOT_FOUND (file or tensor), UNIMPLEMENTED (a family, activation or option that is
+// not served), ALREADY_EXISTS (the revision), RESOURCE_EXHAUSTED (a device has no room).
 absl::Status LoadModel(const ModelOptions& options, const std::vector<Device>& devices,
                        BlockRegistry& registry, const PrepareBlock& prepare,
                        const ParallelFor& parallel_for = {});

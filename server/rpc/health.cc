@@ -51,8 +51,7 @@ class HealthWatch final : public grpc::ServerWriteReactor<HealthCheckResponse> {
   }
 
  private:
-  // StartWrite and Finish run no reaction before they return, so the lock may be held.
-  // With the lock held.
+  // With the lock held, as it may be: StartWrite and Finish run no reaction before they return.
   void Advance() {
     if (finished_ || (writing_ && !gone_)) return;
     if (!gone_ && newest_.has_value() && newest_ != written_) {

@@ -51,8 +51,8 @@ class RpcServer {
 // What large messages want of a server's connections; the benchmark's echo has it too.
 void SetTransportArguments(grpc::ServerBuilder& builder);
 
-// Sets this process up: the allocator for large messages, of which every one would be a fresh mapping
-// of zeroed pages, and mutexes without their debugging. Call it first thing in main.
+// Sets this process up: the allocator for large messages, of which every one would be a fresh
+// mapping of zeroed pages, and mutexes without their debugging. Call it first thing in main.
 void TuneProcess();
 
 }  // namespace fuseblock

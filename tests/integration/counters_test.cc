@@ -156,6 +156,7 @@ TEST_P(CountersTest, EveryReasonIsCountedAsClientsSawIt) {
   See(std::move(expires));
   faults_->Release(kCpu);
   for (Asked& asked : admitted) See(std::move(asked));
+  Await("inflight_requests", 0);  // an answer's budget returns when it has been sent
 
   // The last batch is known to have taken two hours.
   for (int i = 0; i < 2; ++i) See(Ask(4, {.timeout = absl::Minutes(1)}));
@@ -164,6 +165,7 @@ TEST_P(CountersTest, EveryReasonIsCountedAsClientsSawIt) {
   faults_->Inject(kCpu, Fault::kOutOfMemory);
   See(Ask(1));
 
+  Await("inflight_requests", 0);
   Asked running = Occupy(kCpu), waiting = AskAndAwait(1);
   engine_->Drain(absl::InfinitePast());
   See(std::move(waiting));

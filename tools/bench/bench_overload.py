@@ -4,7 +4,7 @@
 The block is a feed-forward network heavy enough that its capacity is at most 5 % of what a bare
 gRPC echo answers, so that what is measured is admission and not the transport. Capacity (a closed
 loop) and load take turns, since what a machine can do drifts; goodput is what was answered in time
-of what the server took in, until its last answer. A second client, which does next to nothing,
+of what the server took in, until the last request or answer. A second client, which does next to nothing,
 sends a few requests beside the load: its refusals tell how long a refusal takes where the client is
 not busy itself. How long the same client waits for a refusal of a server with nothing else to do
 says what the machine makes of that. Writes evidence/records/overload.json.
@@ -101,7 +101,7 @@ class Client:
     def refusals_when_idle(self, seconds: float) -> float:
         """The p99 of refusals, in ms, of a server that does nothing else."""
         answers = report(self.open_loop(PROBES_PER_S, seconds, 1, CASE.block + ".none"))
-        (latencies,) = answers["answers_us"].values()
+        latencies = [us for each in answers["answers_us"].values() for us in each]
         return quantile(latencies, 0.99) / 1000
 
 
@@ -131,7 +131,8 @@ class Rounds:
     def add(self, load: dict[str, Any], probe: dict[str, Any]) -> None:
         both = (load, probe)
         in_time = sum(len(each["answers_us"].get("OK", [])) for each in both)
-        self.goodput.append(in_time / max(each["answered_seconds"] for each in both))
+        took = max(max(each["seconds"], each["answered_seconds"]) for each in both)
+        self.goodput.append(in_time / took)
         cpu = sum(each["cpu_seconds"] for each in both)
         self.clients_share.append(cpu / load["seconds"] / (os.cpu_count() or 1))
         self.sent += load["sent"] + probe["sent"]

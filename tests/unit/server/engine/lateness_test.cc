@@ -43,7 +43,14 @@ TEST(Lateness, OnlyAWaitIsStretched) {
   EXPECT_GT(lateness.Bound({kOwn, kOwn}), kOwn * 2);
 }
 
-TEST(Lateness, NothingIsLearntFromOneThatHardlyWaits) {
+TEST(Lateness, AnyWaitInTimeLowersIt) {
+  Lateness lateness;
+  const double before = lateness.factor();
+  lateness.Observe({kOwn / 8, kOwn}, kOwn);
+  EXPECT_LT(lateness.factor(), before);
+}
+
+TEST(Lateness, NothingIsLearntFromALateOneThatHardlyWaits) {
   for (const Prediction& predicted : {Prediction{}, Prediction{kOwn / 2, kOwn}}) {
     Lateness lateness;
     const double before = lateness.factor();

@@ -132,7 +132,10 @@ TEST(PlacementTest, GraphsTakeRoomToo) {
   const auto placement = Place(units, {{kCuda0, room, 2, 0, 40}});
   ASSERT_TRUE(placement.ok()) << placement.status();
   EXPECT_EQ(placement->devices[0].graph_bytes, 2 * 40 * kGraphBytes);
-  EXPECT_FALSE(Place(units, {{kCuda0, room - 1, 2, 0, 40}}).ok());
+  const auto without = Place(units, {{kCuda0, room - 1, 2, 0, 40}});
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->devices[0].graph_bytes, 0) << "blocks are launched directly";
+  EXPECT_FALSE(Place(units, {{kCuda0, 299, 2, 0, 40}}).ok());
 }
 
 // A unit is planned with its lanes' memory for large batches and for those that run as graphs, and
