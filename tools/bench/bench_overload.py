@@ -4,10 +4,10 @@
 The block is a feed-forward network heavy enough that its capacity is at most 5 % of what a bare
 gRPC echo answers, so that what is measured is admission and not the transport. Capacity (a closed
 loop) and load take turns, since what a machine can do drifts; goodput is what was answered in time
-of what the server took in, until the last request or answer. A second client, which does next to nothing,
-sends a few requests beside the load: its refusals tell how long a refusal takes where the client is
-not busy itself. How long the same client waits for a refusal of a server with nothing else to do
-says what the machine makes of that. Writes evidence/records/overload.json.
+until the last request was sent and the last answer came. A second client, which does next to
+nothing, sends a few requests beside the load: its refusals tell how long a refusal takes where the
+client is not busy itself. How long the same client waits for a refusal of a server with nothing
+else to do says what the machine makes of that. Writes evidence/records/overload.json.
 
 Clients and server share the machine, so the load takes time away from the block: the record says
 how much of all cores the clients used ("clients_share"), and the bar is held against the whole
