@@ -278,6 +278,7 @@ bool LaneWorker::RunTask(Work& work) {
   flight_.Begin(engine_.clock.Now() + work.patience);
   absl::Status status = in_task_->run(*this);
   if (const auto owner = flight_.End(); owner != Flight::Owner::kWorker) return LandedLate(owner);
+  in_task_->run = nullptr;  // what it holds is let go before anybody is told that it is over
   engine_.TaskDone(device_, *this, std::move(status));
   in_task_.reset();
   return true;

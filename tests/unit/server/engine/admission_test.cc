@@ -208,7 +208,8 @@ TEST(Admission, ATicketGivesBackOnceHoweverItIsMoved) {
   ASSERT_TRUE(first.ok());
   Ticket a = *std::move(first);
   Ticket b = std::move(a);
-  b = std::move(b);
+  Ticket& same = b;
+  b = std::move(same);
   EXPECT_EQ(admission->use().tokens, 4);
   auto second = admission->Admit(Of(5, 50));
   ASSERT_TRUE(second.ok());
