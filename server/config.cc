@@ -96,8 +96,7 @@ const std::vector<Key<Config>>& Keys() {
              "directly"),
       Number("engine.max_device_bytes", &C::max_device_bytes, 0, int64_t{1} << 50,
              "what weights, lanes and graphs may hold of one GPU; 0 for what is free at the start, "
-             "less "
-             "some for the driver"),
+             "less some for the driver"),
       Number("engine.max_host_bytes", &C::max_host_bytes, 0, int64_t{1} << 50,
              "what weights and lanes may hold of the host's memory; 0 for no limit"),
       Number("engine.watchdog_seconds", &C::watchdog_seconds, 1, 3600,

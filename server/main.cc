@@ -275,13 +275,13 @@ absl::Status StartHttp(const Config& config, Parts& parts) {
     return serving() ? absl::OkStatus() : absl::UnavailableError("not serving");
   };
   const auto statusz = [serving, &config, &parts] {
-    StatusSources sources{parts.build,    parts.started, serving(), *parts.engine,
-                          parts.registry, *parts.shadow, nullptr,   config.max_host_bytes};
-    {
+    const auto placed = [&parts] {
       std::lock_guard<std::mutex> lock(parts.placed_mutex);
-      sources.placed = parts.placed;
-    }
-    return RenderStatusPage(CollectStatus(sources));
+      return parts.placed;
+    }();
+    return RenderStatusPage(
+        CollectStatus({parts.build, parts.started, serving(), *parts.engine, parts.registry,
+                       *parts.shadow, placed, config.max_host_bytes}));
   };
   auto http = HttpServer::Start(config.metrics_address, parts.metrics, ready, statusz);
   if (!http.ok()) return http.status();

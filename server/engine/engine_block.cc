@@ -134,7 +134,7 @@ size_t EngineBlock::RowBytes(int form) const {
   return bytes;
 }
 
-bool EngineBlock::HasForm(int form) const {
+bool HasForm(const std::vector<BlockTensor>& inputs, int form) {
   const auto optional = [](const BlockTensor& input) { return input.optional; };
   const bool may_have_optional = std::any_of(inputs.begin(), inputs.end(), optional);
   return ((form & 1) == 0 || may_have_optional) && ((form & 2) == 0 || inputs[0].dtypes.size() > 1);

@@ -21,6 +21,9 @@ namespace fuseblock {
 // block.
 using HeldWeights = std::vector<std::atomic<int64_t>>;
 
+// Whether requests of that form can come to a block with such inputs.
+bool HasForm(const std::vector<BlockTensor>& inputs, int form);
+
 struct EngineBlock {
   // on_device: the block as each of the engine's devices runs it; null where it can't. budget: what
   // of it may be admitted; null for no more than the server bounds.
@@ -43,8 +46,6 @@ struct EngineBlock {
   size_t OutputRowBytes(size_t output) const;
   size_t OutputBytes(int64_t rows) const;  // room for all outputs as LayOut places them
   size_t RowBytes(int form) const;         // of all inputs and outputs
-  // Whether requests of that form can come.
-  bool HasForm(int form) const;
   // Where a batch's tensors lie, each from a 256-byte boundary on: what is left of a LaneBatch is
   // the lane's.
   LaneBatch LayOut(int form, int64_t rows, std::byte* staging_in, std::byte* staging_out) const;

@@ -107,7 +107,7 @@ absl::Status Engine::Impl::CaptureOn(size_t device, LaneWorker& worker,
   const int buckets = BucketsUpTo(options.batch_tokens_max);
   int64_t room = options.graphs_per_lane_max - worker.lane().graphs().count;
   for (int form = 0; form < kForms; ++form) {
-    if (!block.HasForm(form)) continue;
+    if (!HasForm(block.inputs, form)) continue;
     for (int bucket = 0; bucket < buckets; ++bucket) {
       if (room-- <= 0 || !Prepared(device, worker, block)) return absl::OkStatus();
       absl::Status status =

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/base/cuda.h"
 #include "server/engine/buckets.h"
+#include "server/engine/engine_block.h"
 #include "server/engine/lane.h"
 #include "server/engine/memory_plan.h"
 #include "server/observe/log.h"
@@ -107,12 +108,11 @@ std::string DescribeAll(const std::vector<Filling>& devices) {
 
 int64_t Signed(size_t bytes) { return static_cast<int64_t>(bytes); }
 
-// EngineBlock::HasForm's.
 int64_t FormsOf(const BlockSpec& spec) {
   const std::vector<BlockTensor> inputs = Block::Inputs(spec);
-  const bool optional = std::any_of(inputs.begin(), inputs.end(),
-                                    [](const BlockTensor& input) { return input.optional; });
-  return (optional ? 2 : 1) * (inputs.front().dtypes.size() > 1 ? 2 : 1);
+  int64_t forms = 0;
+  for (int form = 0; form < kForms; ++form) forms += HasForm(inputs, form) ? 1 : 0;
+  return forms;
 }
 
 }  // namespace

@@ -52,15 +52,16 @@ void Scheduler::Take(FairQueue::Eligible eligible, CostOf cost, absl::Time now, 
                      Entries* expired) {
   *expired = TakeExpired(now);
   for (queue_.Take(eligible, batch); !batch->empty(); queue_.Take(eligible, batch)) {
+    const CostModel& model = cost(*batch->front().entry->queue);
     int64_t tokens = 0;
     for (const Part& part : *batch) tokens += part.rows;
-    const absl::Time done = now + cost(*batch->front().entry->queue).Certain(tokens, now);
+    const absl::Time done = now + model.Certain(tokens, now);
     const auto too_late = [done](const Part& part) { return part.entry->deadline < done; };
     const auto first = std::stable_partition(batch->begin(), batch->end(), std::not_fn(too_late));
     for (auto part = first; part != batch->end(); ++part) {
       Entry& entry = *part->entry;
       queue_.Finished(&entry);
-      const absl::Duration alone = cost(*entry.queue).Certain(part->rows, now);
+      const absl::Duration alone = model.Certain(part->rows, now);
       // In company only: the wait was not too long.
       if (entry.deadline < now + alone) lateness_.Observe(entry.predicted, done - entry.submitted);
       End(entry);
