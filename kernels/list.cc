@@ -6,6 +6,7 @@
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/ffn_path/ffn_path.h"
+#include "kernels/geglu/geglu.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
@@ -37,6 +38,7 @@ constexpr KernelEntry kKernels[] = {
     {"gelu_tanh", Describe<GeluTanhImplementations>},
     {"swiglu", Describe<SwiGluImplementations>},
     {"swiglu_clamped", Describe<SwiGluClampedImplementations>},
+    {"geglu", Describe<GeGluImplementations>},
     {"rms_norm", Describe<RmsNormImplementations>},
     {"add_rms_norm", Describe<AddRmsNormImplementations>},
     {"layer_norm", Describe<LayerNormImplementations>},

@@ -91,22 +91,25 @@ __device__ inline float GeluTanh(float x) {
 
 // For 16-bit outputs: e^.. is kept times 2^16, so that it is a normal number as long as the result
 // may be a subnormal of BF16; R is a polynomial of degree 6 in 1 / (1 + 0.3 t), within 1.9e-6 on
-// [0, 15].
-__device__ inline float GeluErfHalf(float x) {
+// [0, 15]. kExp2 is Exp2Approx, or Exp2 where a factor may make the result of what that takes for
+// 0.
+template <float (*kExp2)(float)>
+__device__ float GeluErfHalf(float x) {
   constexpr float kR[] = {-0x1.4ea66p-14f * 0x1p-16f, 0x1.f0bdb2p-4f * 0x1p-16f,
                           0x1.b5101p-4f * 0x1p-16f,   0x1.516f9ap-3f * 0x1p-16f,
                           -0x1.8e7becp-5f * 0x1p-16f, 0x1.ecb0dcp-3f * 0x1p-16f,
                           -0x1.5a7e12p-4f * 0x1p-16f};
-  const float e = Exp2Approx(__fmaf_rn(x * x, -0x1.715476p-1f, 16.0f));
+  const float e = kExp2(__fmaf_rn(x * x, -0x1.715476p-1f, 16.0f));
   const float t = fminf(fabsf(x), 15.0f);
   const float y = ReciprocalApprox(__fmaf_rn(t, 0x1.333334p-2f, 1.0f));
   return __fmaf_rn(-(t * e), Polynomial(kR, y), fmaxf(x, 0.0f));
 }
 
 // v in units of ln 2.
-__device__ inline float GeluTanhHalf(float x) {
+template <float (*kExp2)(float)>
+__device__ float GeluTanhHalf(float x) {
   const float v = x * __fmaf_rn(x * x, 0x1.a5a7dp-4f, 0x1.26aec2p+1f);
-  const float e = Exp2Approx(16.0f - fabsf(v));
+  const float e = kExp2(16.0f - fabsf(v));
   const float t = fminf(fabsf(x), 15.0f);
   return __fmaf_rn(-(t * e), ReciprocalApprox(e + 65536.0f), fmaxf(x, 0.0f));
 }
@@ -118,7 +121,19 @@ __device__ float GeluFor(float x) {
   if constexpr (std::is_same_v<T, float>) {
     return kErf ? GeluErf(x) : GeluTanh(x);
   } else {
-    return kErf ? GeluErfHalf(x) : GeluTanhHalf(x);
+    return kErf ? GeluErfHalf<Exp2Approx>(x) : GeluTanhHalf<Exp2Approx>(x);
+  }
+}
+
+// gelu(x) times a factor, as accurate as a tensor of T deserves: gelu(x) is an FP32 number, if it
+// must be a subnormal one.
+template <typename T, GeluForm kForm>
+__device__ float GeluTimesFor(float x, float factor) {
+  constexpr bool kErf = kForm == GeluForm::kErf;
+  if constexpr (std::is_same_v<T, float>) {
+    return GeluFor<T, kForm>(x) * factor;
+  } else {
+    return (kErf ? GeluErfHalf<Exp2>(x) : GeluTanhHalf<Exp2>(x)) * factor;
   }
 }
 

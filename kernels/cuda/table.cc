@@ -11,6 +11,7 @@
 #include "kernels/base/unary_cuda.h"
 #include "kernels/causal_softmax/causal_softmax_cuda.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/geglu/geglu_cuda.h"
 #include "kernels/layer_norm/layer_norm_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/mlp_swiglu/few_tokens_cuda.h"
@@ -30,6 +31,7 @@ FuseblockUnary LaunchGeluErf;
 FuseblockUnary LaunchGeluTanh;
 FuseblockSwiGlu LaunchSwiGlu;
 FuseblockSwiGluClamped LaunchSwiGluClamped;
+FuseblockGeGlu LaunchGeGlu;
 FuseblockRmsNorm LaunchRmsNorm;
 FuseblockAddRmsNorm LaunchAddRmsNorm;
 FuseblockLayerNorm LaunchLayerNorm;
@@ -60,6 +62,7 @@ const FuseblockCudaEntry kEntries[] = {
     Entry("gelu_tanh", LaunchGeluTanh),
     Entry("swiglu", LaunchSwiGlu),
     Entry("swiglu_clamped", LaunchSwiGluClamped),
+    Entry("geglu", LaunchGeGlu),
     Entry("rms_norm", LaunchRmsNorm),
     Entry("add_rms_norm", LaunchAddRmsNorm),
     Entry("layer_norm", LaunchLayerNorm),

@@ -18,6 +18,7 @@
 #include "kernels/base/status.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/geglu/geglu.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
@@ -89,6 +90,10 @@ constexpr RowKernel kRowKernels[] = {
      }},
     {"swiglu_clamped", 1, 1,
      [](const Context& c, Inputs in, Outputs out) { return SwiGluClamped(c, in[0], out[0]); }},
+    {"geglu", 2, 1,
+     [](const Context& c, Inputs in, Outputs out) {
+       return GeGlu(c, in[0], in[1], GeluForm::kTanh, Rounding::kFused, out[0]);
+     }},
     {"rms_norm", 2, 1,
      [](const Context& c, Inputs in, Outputs out) {
        return RmsNorm(c, in[0], in[1], kRmsNorm, out[0]);

@@ -8,6 +8,7 @@
 #include "kernels/block_reduce/block_reduce.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/geglu/geglu.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
@@ -99,6 +100,7 @@ const std::vector<KernelUnderTest>& KernelsUnderTest() {
       {"gelu_tanh", Describe<GeluTanhImplementations>, GeluTanhCases},
       {"swiglu", Describe<SwiGluImplementations>, SwiGluCases},
       {"swiglu_clamped", Describe<SwiGluClampedImplementations>, SwiGluClampedCases},
+      {"geglu", Describe<GeGluImplementations>, GeGluCases},
       {"rms_norm", Describe<RmsNormImplementations>, RmsNormCases},
       {"add_rms_norm", Describe<AddRmsNormImplementations>, AddRmsNormCases},
       {"layer_norm", Describe<LayerNormImplementations>, LayerNormCases},

@@ -11,6 +11,7 @@
 #include "kernels/block_reduce/block_reduce.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/geglu/geglu.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
@@ -90,6 +91,20 @@ TEST_F(Refusals, SwiGlu) {
   Expect(
       SwiGlu(context_, At(0, kBF16, {4}), At(64, kF32, {4}), Rounding::kFused, At(128, kBF16, {4})),
       "up: expected BF16, got FP32");
+}
+
+TEST_F(Refusals, GeGlu) {
+  for (const GeluForm form : {GeluForm::kErf, GeluForm::kTanh}) {
+    Expect(GeGlu(context_, At(0, kF32, {2, 3}), At(64, kF32, {2, 4}), form, Rounding::kFused,
+                 At(128, kF32, {2, 3})),
+           "up: expected the shape of gate [2, 3], got [2, 4]");
+    Expect(GeGlu(context_, At(0, kF32, {4}), At(64, kF32, {4}), form, Rounding::kHf,
+                 At(128, kBF16, {4})),
+           "gate: expected BF16, got FP32");
+    Expect(GeGlu(context_, At(0, kF32, {4}), At(64, kF32, {4}), form, Rounding::kFused,
+                 At(2, kF32, {4})),
+           "y: must be gate itself or not touch it");
+  }
 }
 
 TEST_F(Refusals, RmsNorm) {

@@ -188,6 +188,11 @@ KERNELS: dict[str, RowKernel] = {
     "swiglu_clamped": RowKernel(
         lambda d: (d.normal(*d.shape[:-1], 2 * d.shape[-1]),), swiglu_clamped
     ),
+    "geglu": RowKernel(
+        lambda d: (d.normal(), d.normal()),
+        lambda gate, up: functional.gelu(gate, approximate="tanh") * up,
+        exact=lambda gate, up: gelu_tanh_exactly(gate) * up,
+    ),
     "rms_norm": RowKernel(lambda d: (d.normal(), d.weight()), rms_norm),
     "add_rms_norm": RowKernel(
         lambda d: (d.normal(), d.normal(), d.weight()), add_rms_norm, outputs=2

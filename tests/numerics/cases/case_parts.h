@@ -49,6 +49,7 @@ std::vector<Case> GeluErfCases();
 std::vector<Case> GeluTanhCases();
 std::vector<Case> SwiGluCases();
 std::vector<Case> SwiGluClampedCases();
+std::vector<Case> GeGluCases();
 std::vector<Case> RmsNormCases();
 std::vector<Case> AddRmsNormCases();
 std::vector<Case> LayerNormCases();

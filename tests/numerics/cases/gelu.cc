@@ -1,4 +1,5 @@
-// The two forms of GELU.
+// The two forms of GELU, and the GeGLU gate of each.
+#include "kernels/geglu/geglu.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
 #include "tests/numerics/cases/case_parts.h"
@@ -18,5 +19,46 @@ double GeluRoundings(DType out) { return out == DType::kF32 ? 16 : 261; }
 
 std::vector<Case> GeluErfCases() { return UnaryCases(GeluErfImplementations(), GeluRoundings); }
 std::vector<Case> GeluTanhCases() { return UnaryCases(GeluTanhImplementations(), GeluRoundings); }
+
+namespace {
+
+double UpFactor(const std::vector<Tensor>& inputs, int64_t row, int64_t column) {
+  return inputs[1].At(row, column);
+}
+
+Case GeGluCase(GeluForm form, Rounding rounding, DType in, DType y) {
+  const bool hf = rounding == Rounding::kHf;
+  Case c;
+  c.name = absl::StrCat(form == GeluForm::kErf ? "erf_" : "tanh_", Label(in), "_to_", Label(y),
+                        hf ? "_hf" : "_fused");
+  c.inputs = {{"gate", in}, {"up", in}};
+  c.outputs = {{"y", y}};
+  // The product with up is one more than gelu's.
+  c.errors = {{Roundings(GeluRoundings(y) + 1), false, hf && y != DType::kF32, UpFactor}};
+  if (in == y) c.in_place = {{0}, {1}};
+  c.widens = !hf;
+  c.run = [form, rounding](const std::string& name, const ExecutionContext& context, Views views,
+                           Views out) {
+    FUSEBLOCK_ASSIGN_OR_RETURN(const auto args,
+                               CheckGeGlu(views[0], views[1], form, rounding, out[0]));
+    return RunNamed(GeGluImplementations(), name, context, args);
+  };
+  return c;
+}
+
+}  // namespace
+
+std::vector<Case> GeGluCases() {
+  std::vector<Case> cases;
+  for (const GeluForm form : {GeluForm::kErf, GeluForm::kTanh}) {
+    for (const DType y : kFloatDTypes) {
+      for (const DType in : WithFp32(y)) {
+        cases.push_back(GeGluCase(form, Rounding::kFused, in, y));
+        if (in == y) cases.push_back(GeGluCase(form, Rounding::kHf, in, y));
+      }
+    }
+  }
+  return cases;
+}
 
 }  // namespace fuseblock::testing
