@@ -5,13 +5,13 @@
 #include "kernels/block_reduce/block_reduce.h"
 #include "kernels/causal_softmax/causal_softmax.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/feed_forward/feed_forward.h"
 #include "kernels/ffn_path/ffn_path.h"
 #include "kernels/geglu/geglu.h"
 #include "kernels/gelu_erf/gelu_erf.h"
 #include "kernels/gelu_tanh/gelu_tanh.h"
 #include "kernels/layer_norm/layer_norm.h"
 #include "kernels/linear/linear.h"
-#include "kernels/mlp_swiglu/mlp_swiglu.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope/rope.h"
 #include "kernels/silu/silu.h"
@@ -49,7 +49,9 @@ constexpr KernelEntry kKernels[] = {
     {"rope", Describe<RopeImplementations>},
     {"linear", Describe<LinearImplementations>},
     {"linear_bias_gelu", Describe<LinearImplementations>},
-    {"mlp_swiglu", Describe<MlpSwiGluImplementations>},
+    {"mlp_swiglu", Describe<FeedForwardImplementations>},
+    {"mlp_geglu", Describe<FeedForwardImplementations>},
+    {"mlp_gelu", Describe<FeedForwardImplementations>},
     {"ffn_path", Describe<FfnPathImplementations>},
 };
 

@@ -13,7 +13,7 @@ extern "C" {
 
 // Raised with every change of a struct below or of a kernel's argument struct: a library built from
 // another tree is refused, never guessed at.
-#define FUSEBLOCK_CUDA_TABLE_VERSION 4
+#define FUSEBLOCK_CUDA_TABLE_VERSION 5
 
 typedef struct FuseblockCudaDevice {
   char name[256];

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/base/activation.h"
 #include "kernels/base/context.h"
 #include "kernels/base/rounding.h"
 #include "kernels/base/tensor_view.h"
@@ -28,8 +29,6 @@ enum class BlockKind : uint8_t {
   kEmbedding,     // y = table[ids]
 };
 std::string_view Name(BlockKind kind);  // "norm_residual", "mlp", "ffn_path", "embedding"
-
-enum class Activation : uint8_t { kSilu };
 
 // Everything that decides a block's arithmetic, apart from the weights' values.
 struct BlockSpec {

@@ -65,7 +65,7 @@ std::string EmbeddingFormula(const BlockSpec& spec) {
 size_t NoWorkspace(const BlockSpec&, const Block::Prepared&, int64_t) { return 0; }
 
 size_t MlpWorkspace(const BlockSpec& spec, const Block::Prepared& weights, int64_t rows) {
-  return MlpSwiGluWorkspaceBytes(*weights.mlp, rows, spec.rounding);
+  return FeedForwardWorkspaceBytes(*weights.mlp, rows, spec.rounding);
 }
 
 size_t FfnPathWorkspace(const BlockSpec& spec, const Block::Prepared& weights, int64_t rows) {
@@ -93,8 +93,8 @@ absl::Status RunNormResidual(const BlockRun& run) {
 }
 
 absl::Status RunMlp(const BlockRun& run) {
-  return MlpSwiGlu(run.context, run.inputs[0], *run.weights.mlp, run.spec.rounding, run.outputs[0],
-                   run.workspace);
+  return FeedForward(run.context, run.inputs[0], *run.weights.mlp, run.spec.rounding,
+                     run.outputs[0], run.workspace);
 }
 
 absl::Status RunFfnPath(const BlockRun& run) {

@@ -3,7 +3,7 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/block/block.h"
-#include "kernels/mlp_swiglu/mlp_swiglu.h"
+#include "kernels/feed_forward/feed_forward.h"
 
 namespace fuseblock {
 
@@ -16,7 +16,7 @@ struct DeviceTensor {
 struct Block::Prepared {
   std::vector<BlockTensor> inputs, outputs;
   DeviceTensor norm;
-  std::shared_ptr<const MlpSwiGluWeights> mlp;  // of several blocks where a cache shares it
+  std::shared_ptr<const FeedForwardWeights> mlp;  // of several blocks where a cache shares it
   DeviceTensor table;
   size_t bytes = 0;  // of all weights that no earlier block counts
 };

@@ -132,20 +132,19 @@ absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const MlpSwiGluWeights>> PrepareMlp(const BlockSpec& spec,
-                                                                   const BlockWeights& weights,
-                                                                   Device device,
-                                                                   const ParallelFor& parallel_for,
-                                                                   bool copies) {
-  auto mlp = std::make_shared<MlpSwiGluWeights>();
+absl::StatusOr<std::shared_ptr<const FeedForwardWeights>> PrepareMlp(
+    const BlockSpec& spec, const BlockWeights& weights, Device device,
+    const ParallelFor& parallel_for, bool copies) {
+  auto mlp = std::make_shared<FeedForwardWeights>();
   const int64_t h = spec.hidden;
   const int64_t i = spec.intermediate;
   const bool biases = weights.gate_bias || weights.up_bias || weights.down_bias;
-  const std::string why_not = FewTokens::WhyNot(device, spec.dtype, h, i, spec.rounding, biases);
+  const std::string why_not =
+      FewTokens::WhyNot(device, mlp->form, spec.dtype, h, i, spec.rounding, biases);
   const bool packs = why_not.empty();
   if (!packs) mlp->no_few = why_not;
   // The products of many tokens sum as the kernels for few tokens do.
-  const int down_segments = packs ? FewTokens::PlanFor(device, h, i).segments : 1;
+  const int down_segments = packs ? FewTokens::PlanFor(device, mlp->form, h, i).segments : 1;
   const auto prepare = [&](const char* role, const std::optional<ConstTensorView>& weight,
                            const char* bias_role, const std::optional<ConstTensorView>& bias,
                            std::initializer_list<int64_t> shape, int segments, LinearWeight& out) {
@@ -192,17 +191,20 @@ MlpKey KeyOf(const BlockSpec& spec, const BlockWeights& weights, Device device) 
 // Weak: the cache finds what blocks hold and keeps nothing alive.
 struct BlockWeightCache::Impl {
   bool copies;
-  std::map<MlpKey, std::weak_ptr<const MlpSwiGluWeights>> mlps;
+  std::map<MlpKey, std::weak_ptr<const FeedForwardWeights>> mlps;
 };
 BlockWeightCache::BlockWeightCache(bool copies) : impl_(std::make_unique<Impl>(Impl{copies, {}})) {}
 BlockWeightCache::~BlockWeightCache() = default;
 
 int64_t Block::CopyBytes(const BlockSpec& spec, Device device) {
-  const bool packs =
-      EntryOf(spec.kind).has_mlp &&
-      FewTokens::WhyNot(device, spec.dtype, spec.hidden, spec.intermediate, spec.rounding, false)
-          .empty();
-  return packs ? FewTokens::PlanFor(device, spec.hidden, spec.intermediate).bytes() : 0;
+  const bool packs = EntryOf(spec.kind).has_mlp &&
+                     FewTokens::WhyNot(device, FeedForwardForm::kSwiGlu, spec.dtype, spec.hidden,
+                                       spec.intermediate, spec.rounding, false)
+                         .empty();
+  return packs
+             ? FewTokens::PlanFor(device, FeedForwardForm::kSwiGlu, spec.hidden, spec.intermediate)
+                   .bytes()
+             : 0;
 }
 
 absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
@@ -216,8 +218,8 @@ absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
     prepared.bytes += prepared.norm.buffer.size();
   }
   if (entry.has_mlp) {
-    std::weak_ptr<const MlpSwiGluWeights> unshared;
-    std::weak_ptr<const MlpSwiGluWeights>& slot =
+    std::weak_ptr<const FeedForwardWeights> unshared;
+    std::weak_ptr<const FeedForwardWeights>& slot =
         cache == nullptr ? unshared : cache->impl().mlps[KeyOf(spec, weights, device)];
     prepared.mlp = slot.lock();
     if (prepared.mlp == nullptr) {

@@ -33,14 +33,14 @@ struct Layout {
   size_t h = 0, n = 0, down = 0, mlp = 0;
 };
 
-Layout LayoutOf(const MlpSwiGluWeights& weights, int64_t rows, Rounding rounding) {
-  const DType dtype = weights.gate.dtype();
+Layout LayoutOf(const FeedForwardWeights& weights, int64_t rows, Rounding rounding) {
+  const DType dtype = weights.dtype();
   Layout layout;
   layout.stream = rounding == Rounding::kFused ? DType::kF32 : dtype;
   size_t end = 0;
   const auto take = [&](DType of) {
     const size_t begin = end;
-    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(weights.gate.k()) *
+    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(weights.hidden()) *
                          static_cast<size_t>(SizeOf(of));
     end += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return begin;
@@ -69,8 +69,8 @@ absl::Status RunComposed(const ExecutionContext& context, const FfnPathArgs& arg
                                          args.params, args.rounding, n, sum));
     h = sum;
   }
-  FUSEBLOCK_RETURN_IF_ERROR(MlpSwiGlu(context, n, *args.weights, args.rounding, down,
-                                      args.workspace.subspan(layout.mlp)));
+  FUSEBLOCK_RETURN_IF_ERROR(FeedForward(context, n, *args.weights, args.rounding, down,
+                                        args.workspace.subspan(layout.mlp)));
   return AddResidual(context, h, down, args.y);
 }
 
@@ -114,17 +114,17 @@ absl::Status CheckNotIn(const TensorView& y, const char* name, const ConstTensor
 }
 
 absl::Status Check(const FfnPathArgs& args) {
-  const LinearWeight& gate = args.weights->gate;
-  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("x", args.x, gate.dtype()));
-  if (args.x.rank == 0 || args.x.cols() != gate.k()) {
+  const LinearWeight& inner = args.weights->inner();
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("x", args.x, inner.dtype()));
+  if (args.x.rank == 0 || args.x.cols() != inner.k()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("x: expected ", gate.k(), " columns, got ", Describe(args.x)));
+        absl::StrCat("x: expected ", inner.k(), " columns, got ", Describe(args.x)));
   }
-  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", args.y, gate.dtype()));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", args.y, inner.dtype()));
   FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "y", args.y));
   FUSEBLOCK_RETURN_IF_ERROR(CheckNotIn(args.y, "x", args.x));
   if (!IsAbsent(args.residual)) {
-    FUSEBLOCK_RETURN_IF_ERROR(CheckDType("residual", args.residual, gate.dtype()));
+    FUSEBLOCK_RETURN_IF_ERROR(CheckDType("residual", args.residual, inner.dtype()));
     FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "residual", args.residual));
     FUSEBLOCK_RETURN_IF_ERROR(CheckNotIn(args.y, "residual", args.residual));
   }
@@ -148,8 +148,8 @@ absl::Status Check(const FfnPathArgs& args) {
 
 absl::Span<const Implementation<FfnPathArgs>> FfnPathImplementations() { return kImplementations; }
 
-size_t FfnPathWorkspaceBytes(const MlpSwiGluWeights& weights, int64_t rows, Rounding rounding) {
-  return LayoutOf(weights, rows, rounding).mlp + MlpSwiGluWorkspaceBytes(weights, rows, rounding);
+size_t FfnPathWorkspaceBytes(const FeedForwardWeights& weights, int64_t rows, Rounding rounding) {
+  return LayoutOf(weights, rows, rounding).mlp + FeedForwardWorkspaceBytes(weights, rows, rounding);
 }
 
 absl::Status FfnPath(const ExecutionContext& context, const FfnPathArgs& args) {

@@ -18,7 +18,7 @@
 // Source: the pre-norm residual block of transformers' LlamaDecoderLayer.
 #pragma once
 
-#include "kernels/mlp_swiglu/mlp_swiglu.h"
+#include "kernels/feed_forward/feed_forward.h"
 
 namespace fuseblock {
 
@@ -27,7 +27,7 @@ struct FfnPathArgs {
   ConstTensorView residual;  // rank 0 and no data: none
   ConstTensorView norm;      // the same
   RmsNormParams params;
-  const MlpSwiGluWeights* weights;
+  const FeedForwardWeights* weights;
   Rounding rounding;
   TensorView y;
   absl::Span<std::byte> workspace;
@@ -35,7 +35,7 @@ struct FfnPathArgs {
 
 absl::Span<const Implementation<FfnPathArgs>> FfnPathImplementations();
 
-size_t FfnPathWorkspaceBytes(const MlpSwiGluWeights& weights, int64_t rows, Rounding rounding);
+size_t FfnPathWorkspaceBytes(const FeedForwardWeights& weights, int64_t rows, Rounding rounding);
 
 absl::Status FfnPath(const ExecutionContext& context, const FfnPathArgs& args);
 

@@ -4,8 +4,8 @@
 
 #include "kernels/base/reference.h"
 #include "kernels/base/status.h"
+#include "kernels/feed_forward/feed_forward_ref.h"
 #include "kernels/ffn_path/ffn_path.h"
-#include "kernels/mlp_swiglu/mlp_swiglu_ref.h"
 
 namespace fuseblock {
 namespace {
@@ -49,7 +49,7 @@ absl::Status FfnPathReference(const ExecutionContext& context, const FfnPathArgs
       if (hf) h[i] = RoundedTo(dtype, h[i]);
     }
     const std::vector<double> down =
-        MlpSwiGluReferenceRow(*args.weights, args.rounding, Normalised(args, h));
+        FeedForwardReferenceRow(*args.weights, args.rounding, Normalised(args, h));
     for (size_t i = 0; i < h.size(); ++i) {
       const double added = hf ? RoundedTo(dtype, down[i]) : down[i];
       WriteDouble(y.data, dtype, row * y.stride + static_cast<int64_t>(i), h[i] + added);

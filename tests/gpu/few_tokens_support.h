@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/half.h"
-#include "kernels/mlp_swiglu/mlp_swiglu.h"
+#include "kernels/feed_forward/feed_forward.h"
 #include "tests/gpu/device_rows.h"
 
 namespace fuseblock::testing {
@@ -19,6 +19,35 @@ inline constexpr float kFfnEps = 1e-5f;
 struct Size {
   int64_t hidden, intermediate;
 };
+
+// A form of the feed-forward in a dtype; a dense one with or without biases.
+struct Tested {
+  FeedForwardForm form;
+  bool biased;
+  DType dtype;
+
+  bool gated() const { return EntryOf(form).gated; }
+  Activation activation() const { return EntryOf(form).activation; }
+  std::string Name() const {
+    const char* of = activation() == Activation::kSilu      ? ""
+                     : activation() == Activation::kGeluErf ? "_erf"
+                                                            : "_tanh";
+    return absl::StrCat(EntryOf(form).kernel, of, biased ? "_biased_" : "_",
+                        std::string(fuseblock::Name(dtype)));
+  }
+};
+
+inline std::vector<Tested> AllTested() {
+  std::vector<Tested> all;
+  for (const FeedForwardFormEntry& entry : kFeedForwardForms) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      all.push_back({entry.form, false, dtype});
+      if (!entry.gated) all.push_back({entry.form, true, dtype});
+    }
+  }
+  return all;
+}
+
 // Uniform of that standard deviation, quickly: weights are large.
 inline Tensor Uniform(DType dtype, int64_t rows, int64_t columns, double deviation, uint32_t seed) {
   Tensor tensor(dtype, rows, columns);
@@ -40,36 +69,46 @@ inline Tensor Uniform(DType dtype, int64_t rows, int64_t columns, double deviati
 
 // A feed-forward path's weights on the host and, with the segments of its plan, on the GPU.
 struct Ffn {
-  Ffn(DType dtype, const Size& size)
-      : norm(Uniform(dtype, 1, size.hidden, 0.2, 1)),
-        gate(Uniform(dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 2)),
-        up(Uniform(dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 3)),
-        down(Uniform(dtype, size.hidden, size.intermediate, 1 / std::sqrt(size.intermediate), 4)),
+  Ffn(const Tested& of, const Size& size)
+      : tested(of),
+        norm(Uniform(of.dtype, 1, size.hidden, 0.2, 1)),
+        gate(Uniform(of.dtype, of.gated() ? size.intermediate : 0, size.hidden,
+                     1 / std::sqrt(size.hidden), 2)),
+        up(Uniform(of.dtype, size.intermediate, size.hidden, 1 / std::sqrt(size.hidden), 3)),
+        down(
+            Uniform(of.dtype, size.hidden, size.intermediate, 1 / std::sqrt(size.intermediate), 4)),
+        up_bias(Uniform(of.dtype, 1, size.intermediate, of.biased ? 1 : 0, 7)),
+        down_bias(Uniform(of.dtype, 1, size.hidden, of.biased ? 1 : 0, 8)),
         device_norm(WithOnes(norm).Copy()),
-        plan(FewTokens::PlanFor(kGpu, size.hidden, size.intermediate)) {
-    weights.gate = Prepared(gate, 1);
-    weights.up = Prepared(up, 1);
-    weights.down = Prepared(down, plan.segments);
+        plan(FewTokens::PlanFor(kGpu, of.form, size.hidden, size.intermediate)) {
+    weights.form = of.form;
+    if (of.gated()) weights.gate = Prepared(gate, nullptr, 1);
+    weights.up = Prepared(up, of.biased ? &up_bias : nullptr, 1);
+    weights.down = Prepared(down, of.biased ? &down_bias : nullptr, plan.segments);
   }
 
   static Tensor& WithOnes(Tensor& norm) {
     for (int64_t i = 0; i < norm.columns(); ++i) norm.Set(0, i, 1 + norm.At(0, i));
     return norm;
   }
-  static LinearWeight Prepared(const Tensor& weight, int segments) {
+  static LinearWeight Prepared(const Tensor& weight, const Tensor* bias, int segments) {
+    std::optional<ConstTensorView> bias_view;
+    if (bias != nullptr) bias_view = HostVector(*bias);
     absl::StatusOr<LinearWeight> prepared = LinearWeight::Prepare(
-        kGpu, HostView(weight), std::nullopt, WeightLayout::kOutIn, {}, segments);
+        kGpu, HostView(weight), bias_view, WeightLayout::kOutIn, {}, segments);
     EXPECT_TRUE(prepared.ok()) << prepared.status();
     return prepared.ok() ? *std::move(prepared) : LinearWeight();
   }
-  DType dtype() const { return gate.dtype(); }
-  int64_t hidden() const { return gate.columns(); }
-  int64_t intermediate() const { return gate.rows(); }
+  DType dtype() const { return up.dtype(); }
+  int64_t hidden() const { return up.columns(); }
+  int64_t intermediate() const { return up.rows(); }
 
+  Tested tested;
   Tensor norm, gate, up, down;
+  Tensor up_bias, down_bias;  // zeros where there are none
   DeviceRows device_norm;
   FewTokensPlan plan;
-  MlpSwiGluWeights weights;
+  FeedForwardWeights weights;
 };
 
 // Calls on a stream of their own with a workspace of their own, as a lane has them.
@@ -132,8 +171,7 @@ class Lane {
 };
 
 inline FewTokens Packed(const Ffn& ffn) {
-  absl::StatusOr<FewTokens> few =
-      FewTokens::Pack(ffn.plan, ffn.weights.gate, ffn.weights.up, ffn.weights.down);
+  absl::StatusOr<FewTokens> few = FewTokens::Pack(ffn.plan, ffn.weights);
   EXPECT_TRUE(few.ok()) << few.status();
   return few.ok() ? *std::move(few) : FewTokens();
 }
@@ -232,14 +270,22 @@ inline int64_t WrongReplays(const Ffn& ffn, const FewTokens& few, const DeviceRo
   return wrong;
 }
 
-// Runs with each 16-bit dtype.
-class HopperFfn : public ::testing::TestWithParam<DType> {
+// Runs with every form in each 16-bit dtype. What the forms share (down, the norm, how K and the
+// tokens are cut) is tested at all of the sizes with SwiGLU.
+class HopperFfn : public ::testing::TestWithParam<Tested> {
  protected:
   void SetUp() override {
-    const std::string reason =
-        FewTokens::WhyNot(kGpu, GetParam(), 4096, 14336, Rounding::kFused, false);
+    const std::string reason = FewTokens::WhyNot(kGpu, GetParam().form, dtype(), 4096, 14336,
+                                                 Rounding::kFused, GetParam().biased);
     ASSERT_EQ(reason, "") << "these tests need a Hopper GPU and code for sm_90a";
   }
+  DType dtype() const { return GetParam().dtype; }
+  bool all_sizes() const { return GetParam().form == FeedForwardForm::kSwiGlu; }
 };
+
+inline auto EveryForm() { return ::testing::ValuesIn(AllTested()); }
+inline std::string FormName(const ::testing::TestParamInfo<Tested>& tested) {
+  return tested.param.Name();
+}
 
 }  // namespace fuseblock::testing

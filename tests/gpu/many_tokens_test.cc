@@ -7,8 +7,7 @@ namespace fuseblock::testing {
 namespace {
 
 class GpuManyTokens : public HopperFfn {};
-INSTANTIATE_TEST_SUITE_P(DTypes, GpuManyTokens, ::testing::Values(DType::kBF16, DType::kF16),
-                         [](const auto& tested) { return std::string(Name(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(Forms, GpuManyTokens, EveryForm(), FormName);
 
 // All rows as the kernels for few tokens give them, in blocks of up to kFewTokensMax.
 Tensor ByBlocks(const Ffn& ffn, const FewTokens& few, const DeviceRows& x,
@@ -27,14 +26,16 @@ TEST_P(GpuManyTokens, ARowHasTheBitsThatFewTokensGiveIt) {
   constexpr int64_t kRows = 2100;
   // Tiles without a tail and with one, groups that fill a part's halves unevenly, one segment and
   // two, tiles of two panels and of four.
-  for (const Size& size : {Size{64, 128}, Size{576, 1536}, Size{2560, 6912}, Size{3584, 18944},
-                           Size{4096, 14336}, Size{8192, 28672}}) {
+  for (const Size& size :
+       {Size{64, 128}, Size{256, 28672}, Size{576, 1536}, Size{2048, 8192}, Size{2560, 6912},
+        Size{3584, 18944}, Size{4096, 14336}, Size{8192, 28672}}) {
+    if (!all_sizes() && size.hidden > 2048) continue;
     const Ffn ffn(GetParam(), size);
     const FewTokens few = Packed(ffn);
-    const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
-    const DeviceRows residual(Uniform(GetParam(), kRows, size.hidden, 1, 6));
+    const DeviceRows x(Uniform(dtype(), kRows, size.hidden, 1, 5));
+    const DeviceRows residual(Uniform(dtype(), kRows, size.hidden, 1, 6));
     Lane lane(ffn, few, kRows);
-    for (const DType y_dtype : {DType::kF32, GetParam()}) {
+    for (const DType y_dtype : {DType::kF32, dtype()}) {
       const Tensor expected = ByBlocks(ffn, few, x, &residual, y_dtype, kRows);
       for (const int64_t count : {129, 200, 256, 257, 300, 512, 700, 1030, 2100}) {
         const int64_t first = (kRows - count) / 3;
@@ -53,12 +54,12 @@ TEST_P(GpuManyTokens, SmallFeedForwards) {
   for (const Size& size : {Size{64, 128}, Size{576, 1536}}) {
     const Ffn ffn(GetParam(), size);
     const FewTokens few = Packed(ffn);
-    const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
-    const DeviceRows residual(Uniform(GetParam(), kRows, size.hidden, 1, 6));
+    const DeviceRows x(Uniform(dtype(), kRows, size.hidden, 1, 5));
+    const DeviceRows residual(Uniform(dtype(), kRows, size.hidden, 1, 6));
     Lane lane(ffn, few, kRows);
-    const Tensor expected = ByBlocks(ffn, few, x, &residual, GetParam(), kRows);
+    const Tensor expected = ByBlocks(ffn, few, x, &residual, dtype(), kRows);
     for (const int64_t count : {1, 16, 17, 64, 65, 129, 300}) {
-      const Tensor got = Outputs(lane, ffn, x, &residual, true, GetParam(), kRows - count, count);
+      const Tensor got = Outputs(lane, ffn, x, &residual, true, dtype(), kRows - count, count);
       EXPECT_EQ(Difference(expected, kRows - count, got), "") << count << " rows";
     }
   }
@@ -70,7 +71,7 @@ TEST_P(GpuManyTokens, TheProductAloneHasThoseBitsToo) {
   const Size size{4096, 14336};
   const Ffn ffn(GetParam(), size);
   const FewTokens few = Packed(ffn);
-  const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
+  const DeviceRows x(Uniform(dtype(), kRows, size.hidden, 1, 5));
   Lane lane(ffn, few, kRows);
   for (const bool on_path : {false, true}) {
     const Tensor all = Outputs(lane, ffn, x, nullptr, on_path, DType::kF32, 0, kRows);
@@ -83,18 +84,19 @@ TEST_P(GpuManyTokens, TheProductAloneHasThoseBitsToo) {
 
 // Where two blocks share a tile, it depends on the moment which of them adds: many runs, on two
 // lanes at a time.
-TEST_P(GpuManyTokens, AThousandReplaysOnTwoLanesWithoutAWrongBit) {
+TEST_P(GpuManyTokens, ManyReplaysOnTwoLanesWithoutAWrongBit) {
   constexpr int64_t kRows = 256;
   constexpr int64_t kInputs = 3;
   const Size size{4096, 14336};
   const Ffn ffn(GetParam(), size);
   const FewTokens few = Packed(ffn);
-  const DeviceRows x(Uniform(GetParam(), kRows * kInputs, size.hidden, 1, 5));
-  const Tensor expected = ByBlocks(ffn, few, x, nullptr, GetParam(), kRows * kInputs);
-  const Replays replays{1000, 10, kRows, kInputs, [](int64_t round, int64_t i, int64_t lane) {
-                          return (round + i + lane) % kInputs;
-                        }};
-  EXPECT_EQ(WrongReplays(ffn, few, x, expected, replays), 0) << "of 1,000 replays";
+  const DeviceRows x(Uniform(dtype(), kRows * kInputs, size.hidden, 1, 5));
+  const Tensor expected = ByBlocks(ffn, few, x, nullptr, dtype(), kRows * kInputs);
+  const Replays replays{
+      all_sizes() ? 1000 : 200, 10, kRows, kInputs,
+      [](int64_t round, int64_t i, int64_t lane) { return (round + i + lane) % kInputs; }};
+  EXPECT_EQ(WrongReplays(ffn, few, x, expected, replays), 0)
+      << "of " << replays.count << " replays";
 }
 
 }  // namespace

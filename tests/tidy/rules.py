@@ -12,10 +12,14 @@ INCLUDES = [
     (r"kernels/cuda/", [r"kernels/"]),
     (r"kernels/list\.", [r"kernels/"]),
     (r"kernels/linear_bias_gelu/", [r"kernels/(base|linear_bias_gelu|linear)/"]),
-    (r"kernels/mlp_swiglu/", [r"kernels/(base|mlp_swiglu|linear|swiglu)/"]),
+    (
+        r"kernels/feed_forward/",
+        [r"kernels/(base|feed_forward|linear|linear_bias_gelu|swiglu|geglu|gelu_tanh|gelu_erf)/"],
+    ),
+    (r"kernels/(?P<room>mlp_\w+)/", [r"kernels/(base|feed_forward)/", r"kernels/{room}/"]),
     (
         r"kernels/ffn_path/",
-        [r"kernels/(base|ffn_path|mlp_swiglu|rms_norm|add_rms_norm|add_residual)/"],
+        [r"kernels/(base|ffn_path|feed_forward|rms_norm|add_rms_norm|add_residual)/"],
     ),
     (r"kernels/(?P<room>\w+)/", [r"kernels/base/", r"kernels/{room}/"]),
     (r"server/model/", [r"kernels/", r"server/model/", r"server/reason\.h"]),

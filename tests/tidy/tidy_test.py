@@ -11,7 +11,7 @@ CASES = [
     ("kernels/silu/silu.cc", '// A.\n#include "kernels/swiglu/swiglu.h"\n', "kernels/swiglu"),
     ("kernels/silu/silu.cc", '// A.\n#include "kernels/silu/silu.h"\n', None),
     ("kernels/block/block.cc", '// A.\n#include "kernels/silu/silu.h"\n', None),
-    ("kernels/mlp_swiglu/m.cc", '// A.\n#include "kernels/linear/linear.h"\n', None),
+    ("kernels/feed_forward/m.cc", '// A.\n#include "kernels/linear/linear.h"\n', None),
     ("kernels/mlp_swiglu/m.cc", '// A.\n#include "kernels/rms_norm/rms_norm.h"\n', "rms_norm"),
     ("kernels/silu/silu.cc", '// A.\n#include "server/reason.h"\n', "server/reason.h"),
     ("server/model/a.cc", '// A.\n#include "server/engine/engine.h"\n', "server/engine"),

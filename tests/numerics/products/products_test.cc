@@ -135,7 +135,8 @@ TEST_P(TorchProducts, LlamaMlpInHf) {
   ASSERT_TRUE(block.ok()) << block.status();
   std::vector<std::vector<Bounded>> exact;
   for (int64_t m = 0; m < x.rows(); ++m) {
-    exact.push_back(ExactMlp(gate, up, down, Rounding::kHf, ExactRow(x, m), GetParam()));
+    exact.push_back(ExactMlp({FeedForwardForm::kSwiGlu, &gate, &up, &down}, Rounding::kHf,
+                             ExactRow(x, m), GetParam()));
   }
   HostTensor y(GetParam(), {x.rows(), x.cols()});
   Workspace workspace((*block)->WorkspaceBytes(x.rows()));

@@ -109,7 +109,7 @@ TEST_P(BlockTest, WorkedExample) {
 TEST_P(BlockTest, AreTheCompositionOfTheirKernels) {
   const DType dtype = GetParam();
   const LayerWeights weights = NormalWeights(dtype, 1);
-  MlpSwiGluWeights mlp;
+  FeedForwardWeights mlp;
   mlp.gate = *LinearWeight::Prepare(Device(), weights.gate.view(), std::nullopt);
   mlp.up = *LinearWeight::Prepare(Device(), weights.up.view(), std::nullopt);
   mlp.down = *LinearWeight::Prepare(Device(), weights.down.view(), std::nullopt);
@@ -140,7 +140,7 @@ TEST_P(BlockTest, AreTheCompositionOfTheirKernels) {
       } else {
         ASSERT_TRUE(RmsNorm({}, in[0].view(), weights.norm.view(), params, n.view()).ok());
       }
-      Workspace space(MlpSwiGluWorkspaceBytes(mlp, kRows, rounding));
+      Workspace space(FeedForwardWorkspaceBytes(mlp, kRows, rounding));
       ASSERT_TRUE(MlpSwiGlu({}, n.view(), mlp, rounding, down.view(), space.span()).ok());
       ASSERT_TRUE(AddResidual({}, sum, down.view(), y.view()).ok());
 
@@ -153,7 +153,7 @@ TEST_P(BlockTest, AreTheCompositionOfTheirKernels) {
       EXPECT_TRUE(SameRows(path[0], 0, y, 0, kRows)) << (fused ? "fused" : "hf") << residual;
     }
     HostTensor y(dtype, shape);
-    Workspace space(MlpSwiGluWorkspaceBytes(mlp, kRows, rounding));
+    Workspace space(FeedForwardWorkspaceBytes(mlp, kRows, rounding));
     ASSERT_TRUE(MlpSwiGlu({}, in[0].view(), mlp, rounding, y.view(), space.span()).ok());
     EXPECT_TRUE(SameRows(RunBlock(*mlp_block, in, kRows)[0], 0, y, 0, kRows));
   }

@@ -19,7 +19,7 @@ constexpr float kEps = 1e-5f;
 
 struct Path {
   HostTensor norm, gate, up, down;
-  MlpSwiGluWeights weights;
+  FeedForwardWeights weights;
 };
 
 LinearWeight Prepared(const HostTensor& weight) {
@@ -30,7 +30,7 @@ LinearWeight Prepared(const HostTensor& weight) {
 }
 
 Path MakePath(HostTensor norm, HostTensor gate, HostTensor up, HostTensor down) {
-  MlpSwiGluWeights weights{Prepared(gate), Prepared(up), Prepared(down)};
+  FeedForwardWeights weights{Prepared(gate), Prepared(up), Prepared(down)};
   return {std::move(norm), std::move(gate), std::move(up), std::move(down), std::move(weights)};
 }
 
@@ -112,8 +112,8 @@ std::vector<Bounded> ExactPath(const Path& path, const HostTensor& x, const Host
     n[k].error = n[k].error * std::fabs(w) + 2 * 0x1p-24 * std::fabs(n[k].value);
     n[k] = Stored(dtype, n[k]);
   }
-  std::vector<Bounded> y =
-      ExactMlp(path.gate, path.up, path.down, rounding, n, hf ? dtype : DType::kF32);
+  std::vector<Bounded> y = ExactMlp({path.weights.form, &path.gate, &path.up, &path.down}, rounding,
+                                    n, hf ? dtype : DType::kF32);
   for (size_t k = 0; k < y.size(); ++k) {
     y[k].value += h[k].value;
     y[k].error += h[k].error + 0x1p-24 * std::fabs(y[k].value);

@@ -1,0 +1,24 @@
+// y = down(gelu(gate(x)) * up(x)): the GeGLU feed-forward.
+//
+// Operands, workspace, bits and errors as in feed_forward.h. The weights' form says which GELU,
+// kGeGluTanh or kGeGluErf, which never stand in for one another; another form is INVALID_ARGUMENT.
+// Rounding kFused: gate and up stay FP32, gelu(gate) * up is rounded once to the dtype, down's sum
+// is FP32, rounded once to y's dtype. kHf: gate, up, gelu(gate), the product and down are each
+// rounded to the dtype (y FP32 is then INVALID_ARGUMENT unless the dtype is FP32).
+// FP16 overflow of gelu(gate) * up gives infinity, as it must.
+//
+// Example:  H = I = 1, gate = up = down = [[1]], x = [[2]] -> [[3.908999472]] (erf),
+//           [[3.909195388]] (tanh)
+// Smallest: H = I = 1. Boundary: 0 rows. Invalid: down [H, I + 1].
+// Source: Shazeer, 2020, https://arxiv.org/abs/2002.05202; transformers' GemmaMLP.
+#pragma once
+
+#include "kernels/feed_forward/feed_forward.h"
+
+namespace fuseblock {
+
+absl::Status MlpGeGlu(const ExecutionContext& context, const ConstTensorView& x,
+                      const FeedForwardWeights& weights, Rounding rounding, const TensorView& y,
+                      absl::Span<std::byte> workspace);
+
+}  // namespace fuseblock
