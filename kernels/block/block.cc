@@ -24,6 +24,11 @@ absl::Status CheckSpec(const KindEntry& entry, const BlockSpec& spec) {
   FUSEBLOCK_RETURN_IF_ERROR(CheckPositive("hidden", spec.hidden));
   if (entry.has_mlp) {
     FUSEBLOCK_RETURN_IF_ERROR(CheckPositive("intermediate", spec.intermediate));
+    if (!FormOf(spec.activation, spec.gated).has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("spec.activation: expected gelu_tanh or gelu_erf without a gate, got ",
+                       std::string(Name(spec.activation))));
+    }
   }
   if (entry.has_table) {
     FUSEBLOCK_RETURN_IF_ERROR(CheckPositive("vocabulary", spec.vocabulary));

@@ -39,6 +39,7 @@ struct BlockSpec {
   int64_t vocabulary = 0;     // V; embedding only
   RmsNormParams norm;         // where the kind has a norm
   Activation activation = Activation::kSilu;
+  bool gated = true;  // false: down(f(up(x))), with GELU, which has no gate
   Rounding rounding = Rounding::kFused;
   float embedding_scale = 1.0f;
 };
@@ -47,7 +48,7 @@ struct BlockSpec {
 // unset. FP32, FP16 or BF16; converted to the spec's dtype on Create, rounding to nearest even.
 struct BlockWeights {
   std::optional<ConstTensorView> norm;                // [H]
-  std::optional<ConstTensorView> gate, up;            // [I, H]
+  std::optional<ConstTensorView> gate, up;            // [I, H]; gate where the spec has one
   std::optional<ConstTensorView> down;                // [H, I]
   std::optional<ConstTensorView> gate_bias, up_bias;  // [I]
   std::optional<ConstTensorView> down_bias;           // [H]

@@ -41,18 +41,21 @@ std::string NormText(const BlockSpec& spec, const char* of) {
   return absl::StrCat(of, " / sqrt(mean(", of, "^2) + ", spec.norm.eps, ") * ", weight);
 }
 
-std::string MlpText(const char* of) {
-  return absl::StrCat("down(silu(gate(", of, ")) * up(", of, "))");
+std::string MlpText(const BlockSpec& spec, const char* of) {
+  const std::string f(Name(spec.activation));
+  if (!spec.gated) return absl::StrCat("down(", f, "(up(", of, ")))");
+  return absl::StrCat("down(", f, "(gate(", of, ")) * up(", of, "))");
 }
 
 std::string NormResidualFormula(const BlockSpec& spec) {
   return absl::StrCat("h = x (+ residual); y = ", NormText(spec, "h"), "; residual_out = h");
 }
 
-std::string MlpFormula(const BlockSpec&) { return absl::StrCat("y = ", MlpText("x")); }
+std::string MlpFormula(const BlockSpec& spec) { return absl::StrCat("y = ", MlpText(spec, "x")); }
 
 std::string FfnPathFormula(const BlockSpec& spec) {
-  return absl::StrCat("h = x (+ residual); n = ", NormText(spec, "h"), "; y = h + ", MlpText("n"));
+  return absl::StrCat("h = x (+ residual); n = ", NormText(spec, "h"), "; y = h + ",
+                      MlpText(spec, "n"));
 }
 
 std::string EmbeddingFormula(const BlockSpec& spec) {

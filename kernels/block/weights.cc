@@ -136,6 +136,7 @@ absl::StatusOr<std::shared_ptr<const FeedForwardWeights>> PrepareMlp(
     const BlockSpec& spec, const BlockWeights& weights, Device device,
     const ParallelFor& parallel_for, bool copies) {
   auto mlp = std::make_shared<FeedForwardWeights>();
+  mlp->form = *FormOf(spec.activation, spec.gated);
   const int64_t h = spec.hidden;
   const int64_t i = spec.intermediate;
   const bool biases = weights.gate_bias || weights.up_bias || weights.down_bias;
@@ -151,8 +152,10 @@ absl::StatusOr<std::shared_ptr<const FeedForwardWeights>> PrepareMlp(
     return PrepareLinear(role, weight, bias_role, bias, shape, spec.dtype, device, parallel_for,
                          segments, out);
   };
-  absl::Status s =
-      prepare("gate", weights.gate, "gate_bias", weights.gate_bias, {i, h}, 1, mlp->gate);
+  absl::Status s;
+  if (spec.gated) {
+    s = prepare("gate", weights.gate, "gate_bias", weights.gate_bias, {i, h}, 1, mlp->gate);
+  }
   if (s.ok()) s = prepare("up", weights.up, "up_bias", weights.up_bias, {i, h}, 1, mlp->up);
   if (s.ok()) {
     s = prepare("down", weights.down, "down_bias", weights.down_bias, {h, i}, down_segments,
@@ -165,13 +168,15 @@ absl::StatusOr<std::shared_ptr<const FeedForwardWeights>> PrepareMlp(
 }
 
 // What tells one prepared feed-forward from another: the host memory that it was made from and how
-// it is laid out, the dtype, the rounding and the device.
+// it is laid out, the dtype, the function, the rounding and the device.
 using MlpKey = std::vector<int64_t>;
 
 MlpKey KeyOf(const BlockSpec& spec, const BlockWeights& weights, Device device) {
   MlpKey key = {spec.hidden,
                 spec.intermediate,
                 static_cast<int64_t>(spec.dtype),
+                static_cast<int64_t>(spec.activation),
+                spec.gated,
                 static_cast<int64_t>(spec.rounding),
                 static_cast<int64_t>(device.type),
                 device.index};
@@ -197,14 +202,12 @@ BlockWeightCache::BlockWeightCache(bool copies) : impl_(std::make_unique<Impl>(I
 BlockWeightCache::~BlockWeightCache() = default;
 
 int64_t Block::CopyBytes(const BlockSpec& spec, Device device) {
-  const bool packs = EntryOf(spec.kind).has_mlp &&
-                     FewTokens::WhyNot(device, FeedForwardForm::kSwiGlu, spec.dtype, spec.hidden,
-                                       spec.intermediate, spec.rounding, false)
+  const std::optional<FeedForwardForm> form = FormOf(spec.activation, spec.gated);
+  const bool packs = EntryOf(spec.kind).has_mlp && form.has_value() &&
+                     FewTokens::WhyNot(device, *form, spec.dtype, spec.hidden, spec.intermediate,
+                                       spec.rounding, false)
                          .empty();
-  return packs
-             ? FewTokens::PlanFor(device, FeedForwardForm::kSwiGlu, spec.hidden, spec.intermediate)
-                   .bytes()
-             : 0;
+  return packs ? FewTokens::PlanFor(device, *form, spec.hidden, spec.intermediate).bytes() : 0;
 }
 
 absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
@@ -227,8 +230,8 @@ absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,
       auto mlp = PrepareMlp(spec, weights, device, parallel_for, copies);
       if (!mlp.ok()) return mlp.status();
       prepared.mlp = *std::move(mlp);
-      prepared.bytes +=
-          prepared.mlp->gate.bytes() + prepared.mlp->up.bytes() + prepared.mlp->down.bytes();
+      if (spec.gated) prepared.bytes += prepared.mlp->gate.bytes();
+      prepared.bytes += prepared.mlp->up.bytes() + prepared.mlp->down.bytes();
       if (prepared.mlp->few != nullptr) prepared.bytes += prepared.mlp->few->bytes();
       slot = prepared.mlp;
     }

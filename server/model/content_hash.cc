@@ -29,10 +29,11 @@ std::array<std::byte, 32> Sha256(const void* data, size_t bytes) {
 std::string SpecText(const BlockSpec& spec) {
   return absl::StrFormat(
       "kind=%s dtype=%s hidden=%d intermediate=%d vocabulary=%d eps=%a weight_offset=%a "
-      "norm_form=%d activation=%d rounding=%d embedding_scale=%a\n",
+      "norm_form=%d activation=%d%s rounding=%d embedding_scale=%a\n",
       std::string(Name(spec.kind)), std::string(Name(spec.dtype)), spec.hidden, spec.intermediate,
       spec.vocabulary, spec.norm.eps, spec.norm.weight_offset, static_cast<int>(spec.norm.form),
-      static_cast<int>(spec.activation), static_cast<int>(spec.rounding), spec.embedding_scale);
+      static_cast<int>(spec.activation), spec.gated ? "" : " gated=0",
+      static_cast<int>(spec.rounding), spec.embedding_scale);
 }
 
 }  // namespace

@@ -70,6 +70,12 @@ TEST(BlockKinds, PrintTheirFormula) {
   spec = SpecOf(BlockKind::kNormResidual, DType::kBF16, Rounding::kFused);
   spec.norm.weight_offset = 1;
   EXPECT_THAT(Block::Formula(spec), HasSubstr("* (w + 1)"));
+  spec = SpecOf(BlockKind::kMlp, DType::kBF16, Rounding::kFused);
+  spec.activation = Activation::kGeluTanh;
+  EXPECT_EQ(Block::Formula(spec), "y = down(gelu_tanh(gate(x)) * up(x))");
+  spec.activation = Activation::kGeluErf;
+  spec.gated = false;
+  EXPECT_EQ(Block::Formula(spec), "y = down(gelu_erf(up(x)))");
   EXPECT_EQ(Name(BlockKind::kFfnPath), "ffn_path");
 }
 

@@ -94,6 +94,9 @@ TEST(ContentHashTest, TellsEveryDifferenceApart) {
   with([](BlockSpec& s) { s.norm.eps = 1.0000001e-6f; });
   with([](BlockSpec& s) { s.norm.weight_offset = 1; });
   with([](BlockSpec& s) { s.norm.form = RmsNormForm::kNormalisedFirst; });
+  with([](BlockSpec& s) { s.activation = Activation::kGeluTanh; });
+  with([](BlockSpec& s) { s.activation = Activation::kGeluErf; });
+  with([](BlockSpec& s) { s.gated = false; });
   with([](BlockSpec& s) { s.rounding = Rounding::kHf; });
   with([](BlockSpec& s) { s.embedding_scale = 8; });
 }
