@@ -1,10 +1,11 @@
-// The feed-forward path as the benchmarks' libraries hand it to Python: a block behind a pointer,
+// Feed-forward networks as the benchmarks' libraries hand it to Python: a block behind a pointer,
 // errors printed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "absl/types/span.h"
@@ -21,23 +22,36 @@ inline int Report(const absl::Status& status) {
   return 1;
 }
 
-// y = x + down(silu(gate(n)) * up(n)), n = RMSNorm(x) of eps 1e-5. dtype: DType's number. Host
-// memory that is copied: norm [hidden], gate and up [intermediate, hidden], down [hidden,
-// intermediate]. Null after an error.
-inline const Block* CreateFfn(int dtype, int64_t hidden, int64_t intermediate, const void* norm,
-                              const void* gate, const void* up, const void* down, Device device,
+// A network's weights in host memory, which are copied; null: what it has not. norm [hidden], gate
+// and up [intermediate, hidden], up_bias [intermediate], down [hidden, intermediate], down_bias
+// [hidden].
+struct FfnMemory {
+  const void *norm, *gate, *up, *up_bias, *down, *down_bias;
+};
+
+// y = x + mlp(n), n = RMSNorm(x) of eps 1e-5, or without a norm y = mlp(x); without a gate the
+// dense form. dtype, activation: DType's and Activation's numbers. Null after an error.
+inline const Block* CreateFfn(int dtype, int activation, int64_t hidden, int64_t intermediate,
+                              const FfnMemory& memory, Device device,
                               const ParallelFor& parallel_for = {}) {
   BlockSpec spec;
-  spec.kind = BlockKind::kFfnPath;
+  spec.kind = memory.norm == nullptr ? BlockKind::kMlp : BlockKind::kFfnPath;
   spec.dtype = static_cast<DType>(dtype);
   spec.hidden = hidden;
   spec.intermediate = intermediate;
   spec.norm.eps = 1e-5f;
+  spec.activation = static_cast<Activation>(activation);
+  spec.gated = memory.gate != nullptr;
+  const auto view = [&](const void* data, std::initializer_list<int64_t> shape) {
+    return data == nullptr ? std::nullopt : std::optional(ConstTensorView(data, spec.dtype, shape));
+  };
   BlockWeights weights;
-  weights.norm = ConstTensorView(norm, spec.dtype, {hidden});
-  weights.gate = ConstTensorView(gate, spec.dtype, {intermediate, hidden});
-  weights.up = ConstTensorView(up, spec.dtype, {intermediate, hidden});
-  weights.down = ConstTensorView(down, spec.dtype, {hidden, intermediate});
+  weights.norm = view(memory.norm, {hidden});
+  weights.gate = view(memory.gate, {intermediate, hidden});
+  weights.up = view(memory.up, {intermediate, hidden});
+  weights.up_bias = view(memory.up_bias, {intermediate});
+  weights.down = view(memory.down, {hidden, intermediate});
+  weights.down_bias = view(memory.down_bias, {hidden});
   auto block = Block::Create(spec, weights, device, parallel_for);
   return Report(block.status()) == 0 ? block->release() : nullptr;
 }
@@ -52,8 +66,9 @@ inline int RunFfn(const ExecutionContext& context, const void* block, int64_t ro
   const ConstTensorView inputs[] = {ConstTensorView(x, dtype, {rows, hidden}, context.device),
                                     ConstTensorView(TensorView())};
   const TensorView outputs[] = {TensorView(y, dtype, {rows, hidden}, context.device)};
+  const size_t taken = ffn.spec().kind == BlockKind::kFfnPath ? 2 : 1;
   return Report(
-      ffn.Run(context, inputs, outputs,
+      ffn.Run(context, absl::MakeSpan(inputs).first(taken), outputs,
               absl::MakeSpan(static_cast<std::byte*>(workspace), ffn.WorkspaceBytes(rows))));
 }
 

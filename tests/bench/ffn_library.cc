@@ -23,12 +23,13 @@ FUSEBLOCK_EXPORT void* fuseblock_ffn_team_create(int threads) { return new CpuTe
 
 FUSEBLOCK_EXPORT void fuseblock_ffn_team_destroy(void* team) { delete static_cast<CpuTeam*>(team); }
 
-// As CreateFfn.
+// As CreateFfn, of SwiGLU.
 FUSEBLOCK_EXPORT const void* fuseblock_ffn_create(const void* team, int dtype, int64_t hidden,
                                                   int64_t intermediate, const void* norm,
                                                   const void* gate, const void* up,
                                                   const void* down) {
-  return fuseblock::CreateFfn(dtype, hidden, intermediate, norm, gate, up, down, {},
+  return fuseblock::CreateFfn(dtype, static_cast<int>(fuseblock::Activation::kSilu), hidden,
+                              intermediate, {norm, gate, up, nullptr, down, nullptr}, {},
                               ThreadsOf(team));
 }
 

@@ -1,5 +1,5 @@
-// libfuseblock_gpu_ffn.so: a feed-forward path in BF16 or FP16 behind a few C functions, so that a
-// benchmark in Python can run it on its own streams, inside its own CUDA graphs, beside its own
+// libfuseblock_gpu_ffn.so: feed-forward networks in BF16 or FP16 behind a few C functions, so that
+// a benchmark in Python can run it on its own streams, inside its own CUDA graphs, beside its own
 // peers.
 #include "tests/bench/ffn_block.h"
 
@@ -12,10 +12,13 @@ constexpr fuseblock::Device kGpu{fuseblock::DeviceType::kCuda, 0};
 }  // namespace
 
 // As CreateFfn.
-FUSEBLOCK_EXPORT const void* fuseblock_ffn_create(int dtype, int64_t hidden, int64_t intermediate,
-                                                  const void* norm, const void* gate,
-                                                  const void* up, const void* down) {
-  return fuseblock::CreateFfn(dtype, hidden, intermediate, norm, gate, up, down, kGpu);
+FUSEBLOCK_EXPORT const void* fuseblock_ffn_create(int dtype, int activation, int64_t hidden,
+                                                  int64_t intermediate, const void* norm,
+                                                  const void* gate, const void* up,
+                                                  const void* up_bias, const void* down,
+                                                  const void* down_bias) {
+  return fuseblock::CreateFfn(dtype, activation, hidden, intermediate,
+                              {norm, gate, up, up_bias, down, down_bias}, kGpu);
 }
 
 FUSEBLOCK_EXPORT void fuseblock_ffn_destroy(const void* block) {

@@ -16,7 +16,7 @@ class Bar:
     where: Mapping[str, tuple] = field(default_factory=dict)
 
     def applies(self, case: dict[str, Any]) -> bool:
-        return all(case[name] in values for name, values in self.where.items())
+        return all(case.get(name) in values for name, values in self.where.items())
 
 
 # Of each list the first that applies counts.
@@ -44,8 +44,12 @@ def _feed_forward(hidden: int, *steps: tuple[tuple[int, ...], str, float]) -> tu
 
 
 # Few tokens are held to the time that reading the weights takes, many to torch.compile; FP16 to our
-# own BF16.
+# own BF16. Forms other than SwiGLU are named by their cases.
+_OTHER_FORMS = ("geglu_tanh", "gelu_tanh")
 FEED_FORWARD_GPU = (
+    Bar("share_of_floor", 0.95, {"form": _OTHER_FORMS, "tokens": (1, 16)}),
+    Bar("share_of_floor", 0.90, {"form": _OTHER_FORMS, "tokens": (64,)}),
+    Bar("ratio to torch_compile", 1.0, {"form": _OTHER_FORMS}),
     *_feed_forward(
         4096,
         ((1, 4, 8), "share_of_floor", 0.96),

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The feed-forward path on one GPU, beside PyTorch eager and torch.compile, in one process.
+"""The feed-forward on one GPU, beside PyTorch eager and torch.compile, in one process.
 
-y = x + down(silu(gate(n)) * up(n)), n = RMSNorm(x). Each contender runs the same layers, each with
-weights of its own, more of them than the L2 holds, as one CUDA graph; the contenders' replays take
-turns in a shuffled order. The floor is the larger of bytes over the read ceiling of that size's
-weights and FLOP over the matrix ceiling, all measured in the same run. FP16 runs beside eager
-alone: that it is as fast as BF16 is what it is measured for.
+y = x + down(silu(gate(n)) * up(n)), n = RMSNorm(x), the same with GELU, and the feed-forward
+without gate, norm and residual, y = down(gelu(up(x) + b1)) + b2. Each contender runs the same
+layers, each with weights of its own, more of them than the L2 holds, as one CUDA graph; the
+contenders' replays take turns in a shuffled order. The floor is the larger of bytes over the read
+ceiling of that size's weights and FLOP over the matrix ceiling, all measured in the same run. FP16
+runs beside eager alone: that it is as fast as BF16 is what it is measured for.
 
 Writes evidence/records/gpu_ffn.json, whose cases are merged with those that the record already has
 from the same commit and GPU, and the raw samples beside it. What does not fit into --seconds is
@@ -20,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +40,63 @@ ROUNDS = 5
 TURN_SECONDS = 0.4
 DTYPES = {"bf16": (torch.bfloat16, 2), "f16": (torch.float16, 1)}  # ours as its library numbers it
 COMPILED = "bf16"  # half a minute a case
+
+
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What stands between the products: with a gate, on the path of norm and residual stream, or
+    without one, alone and with biases."""
+
+    activation: Callable[[torch.Tensor], torch.Tensor]
+    number: int  # ours
+    gated: bool
+
+    @property
+    def matrices(self) -> int:
+        return 3 if self.gated else 2
+
+
+SWIGLU = "swiglu"
+FORMS = {
+    SWIGLU: Form(functional.silu, 0, gated=True),
+    "geglu_tanh": Form(gelu_tanh, 1, gated=True),
+    "gelu_tanh": Form(gelu_tanh, 1, gated=False),
+}
 # In the order in which they are measured while time is left.
 CASES = [
-    (4096, 14336, "bf16", [1, 16, 64, 256, 1024, 4096, 4, 8, 32, 128]),
-    (8192, 28672, "bf16", [1, 16, 64, 256, 1024, 4096, 4, 8, 32, 128]),
-    (2048, 8192, "bf16", [1, 16, 256]),
-    (576, 1536, "bf16", [1, 16, 256]),
-    (4096, 14336, "f16", [1, 16, 64, 128, 256, 1024, 4096]),
-    (8192, 28672, "f16", [1, 64, 256, 1024]),
+    (SWIGLU, 4096, 14336, "bf16", [1, 16, 64, 256, 1024, 4096, 4, 8, 32, 128]),
+    (SWIGLU, 8192, 28672, "bf16", [1, 16, 64, 256, 1024, 4096, 4, 8, 32, 128]),
+    (SWIGLU, 2048, 8192, "bf16", [1, 16, 256]),
+    (SWIGLU, 576, 1536, "bf16", [1, 16, 256]),
+    (SWIGLU, 4096, 14336, "f16", [1, 16, 64, 128, 256, 1024, 4096]),
+    (SWIGLU, 8192, 28672, "f16", [1, 64, 256, 1024]),
+    ("geglu_tanh", 4096, 14336, "bf16", [1, 16, 64, 256, 1024]),
+    ("gelu_tanh", 4096, 16384, "bf16", [1, 16, 64, 256, 1024]),
 ]
 
 
+def case_of(form: str, hidden: int, intermediate: int, tokens: int, dtype: str) -> dict[str, Any]:
+    """SwiGLU's cases go without its name."""
+    case = {"hidden": hidden, "intermediate": intermediate, "tokens": tokens, "dtype": dtype}
+    return case if form == SWIGLU else case | {"form": form}
+
+
+def name_of(*case: Any) -> str:
+    return records.case_name({"case": case_of(*case)})
+
+
 class Library:
-    """Our feed-forward path behind the C functions of tests/gpu/ffn_library.cc."""
+    """Our feed-forward behind the C functions of tests/gpu/ffn_library.cc."""
 
     def __init__(self, path: str) -> None:
         self._c = ctypes.CDLL(path)
         self._c.fuseblock_ffn_create.restype = ctypes.c_void_p
         self._c.fuseblock_ffn_create.argtypes = (
-            [ctypes.c_int] + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 4
+            [ctypes.c_int] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 6
         )
         self._c.fuseblock_ffn_destroy.argtypes = [ctypes.c_void_p]
         self._c.fuseblock_ffn_workspace_bytes.restype = ctypes.c_size_t
@@ -73,11 +113,21 @@ class Library:
         ]
 
     def create(
-        self, dtype: int, hidden: int, intermediate: int, *weights: torch.Tensor
+        self,
+        dtype: int,
+        activation: int,
+        hidden: int,
+        intermediate: int,
+        *weights: torch.Tensor | None,
     ) -> ctypes.c_void_p:
-        on_host = [w.contiguous().cpu() for w in weights]
+        """Weights: norm, gate, up, up's bias, down, down's bias."""
+        on_host = [None if w is None else w.contiguous().cpu() for w in weights]
         block = self._c.fuseblock_ffn_create(
-            dtype, hidden, intermediate, *(w.data_ptr() for w in on_host)
+            dtype,
+            activation,
+            hidden,
+            intermediate,
+            *(None if w is None else w.data_ptr() for w in on_host),
         )
         if not block:
             raise RuntimeError("fuseblock_ffn_create failed")
@@ -108,27 +158,44 @@ class Library:
 class Layers:
     """Weights of one size for as many layers as do not fit the L2, for PyTorch and for us."""
 
-    def __init__(self, library: Library, hidden: int, intermediate: int, dtype: str) -> None:
+    def __init__(
+        self, library: Library, form: str, hidden: int, intermediate: int, dtype: str
+    ) -> None:
+        self.name, self.form = form, FORMS[form]
         self.hidden, self.intermediate, self.dtype = hidden, intermediate, dtype
-        self.type, number = DTYPES[dtype]
-        self.weight_bytes = 3 * hidden * intermediate * 2
+        self.type, self.number = DTYPES[dtype]
+        self.weight_bytes = self.form.matrices * hidden * intermediate * 2
         count = max(8, min(64, -(-4 * L2_BYTES // self.weight_bytes)))
         self.library = library
-        self.all, self.norm, self.gate_up, self.down, self.ours = [], [], [], [], []
+        self.all: list[torch.Tensor] = []
+        self.peers: list[tuple[torch.Tensor, ...]] = []  # of each layer, as the peers take them
+        self.ours: list[ctypes.c_void_p] = []
         for _ in range(count):
-            norm = 1 + 0.1 * torch.randn(hidden, device="cuda")
-            self.norm.append(norm.to(self.type))
-            rows = torch.randn(3 * intermediate * hidden, device="cuda", dtype=self.type)
-            inner, outer = rows.split([2 * intermediate * hidden, intermediate * hidden])
-            inner *= hidden**-0.5
-            outer *= intermediate**-0.5
-            self.all.append(rows)
-            self.gate_up.append(inner.view(2 * intermediate, hidden))
-            self.down.append(outer.view(hidden, intermediate))
-            gate, up = self.gate_up[-1].split(intermediate)
-            self.ours.append(
-                library.create(number, hidden, intermediate, self.norm[-1], gate, up, self.down[-1])
+            self.add()
+
+    def add(self) -> None:
+        hidden, intermediate = self.hidden, self.intermediate
+        matrices = self.form.matrices
+        rows = torch.randn(matrices * intermediate * hidden, device="cuda", dtype=self.type)
+        inner, outer = rows.split([(matrices - 1) * intermediate * hidden, intermediate * hidden])
+        inner *= hidden**-0.5
+        outer *= intermediate**-0.5
+        self.all.append(rows)
+        first, down = inner.view(-1, hidden), outer.view(hidden, intermediate)
+        if self.form.gated:
+            norm = (1 + 0.1 * torch.randn(hidden, device="cuda")).to(self.type)
+            gate, up = first.split(intermediate)
+            self.peers.append((norm, first, down))
+            mine = (norm, gate, up, None, down, None)
+        else:
+            up_bias, down_bias = (
+                torch.randn(size, device="cuda").to(self.type) for size in (intermediate, hidden)
             )
+            self.peers.append((first, up_bias, down, down_bias))
+            mine = (None, None, first, up_bias, down, down_bias)
+        self.ours.append(
+            self.library.create(self.number, self.form.number, hidden, intermediate, *mine)
+        )
 
     def __len__(self) -> int:
         return len(self.ours)
@@ -154,32 +221,57 @@ class Layers:
         return self.weight_bytes * 1e-6 / fastest
 
 
-def eager(
-    x: torch.Tensor, norm: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
-) -> torch.Tensor:
-    gate, up = gate_up.split(gate_up.shape[0] // 2)
-    n = functional.rms_norm(x, (x.shape[1],), norm, 1e-5)
-    product = functional.silu(functional.linear(n, gate)) * functional.linear(n, up)
-    return x + functional.linear(product, down)
+Function = Callable[..., torch.Tensor]
 
 
-def packed(
-    x: torch.Tensor, norm: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
-) -> torch.Tensor:
-    n = functional.rms_norm(x, (x.shape[1],), norm, 1e-5)
-    gate, up = functional.linear(n, gate_up).chunk(2, dim=-1)
-    return x + functional.linear(functional.silu(gate) * up, down)
+def eager(form: Form) -> Function:
+    def gated(
+        x: torch.Tensor, norm: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    ) -> torch.Tensor:
+        gate, up = gate_up.split(gate_up.shape[0] // 2)
+        n = functional.rms_norm(x, (x.shape[1],), norm, 1e-5)
+        product = form.activation(functional.linear(n, gate)) * functional.linear(n, up)
+        return x + functional.linear(product, down)
+
+    return gated if form.gated else dense(form)
 
 
-def exact(
-    x: torch.Tensor, norm: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
-) -> torch.Tensor:
-    """The path in FP64 throughout."""
-    wide = [t.double() for t in (x, norm, gate_up, down)]
+def packed(form: Form) -> Function:
+    """With one product for gate and up, as torch.compile gets it."""
+
+    def gated(
+        x: torch.Tensor, norm: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    ) -> torch.Tensor:
+        n = functional.rms_norm(x, (x.shape[1],), norm, 1e-5)
+        gate, up = functional.linear(n, gate_up).chunk(2, dim=-1)
+        return x + functional.linear(form.activation(gate) * up, down)
+
+    return gated if form.gated else dense(form)
+
+
+def dense(form: Form) -> Function:
+    def run(
+        x: torch.Tensor,
+        up: torch.Tensor,
+        up_bias: torch.Tensor,
+        down: torch.Tensor,
+        down_bias: torch.Tensor,
+    ) -> torch.Tensor:
+        product = form.activation(functional.linear(x, up, up_bias))
+        return functional.linear(product, down, down_bias)
+
+    return run
+
+
+def exact(form: Form, *operands: torch.Tensor) -> torch.Tensor:
+    """In FP64 throughout."""
+    wide = [t.double() for t in operands]
+    if not form.gated:
+        return dense(form)(*wide)
     h = wide[0]
     n = h * torch.rsqrt(h.square().mean(1, keepdim=True) + 1e-5) * wide[1]
     gate, up = (n @ wide[2].T).chunk(2, dim=-1)
-    return h + (functional.silu(gate) * up) @ wide[3].T
+    return h + (form.activation(gate) * up) @ wide[3].T
 
 
 def take_turns(replays: dict[str, Callable[[], None]], calls: int) -> timing.Samples:
@@ -208,40 +300,36 @@ def measure(layers: Layers, tokens: int, found: dict[str, float]) -> tuple[dict[
         for block, x, y in zip(layers.ours, xs, ys, strict=True):
             layers.library.run(block, x, y, workspace)
 
-    def peer(function: Callable[..., torch.Tensor]) -> Callable[[], None]:
+    def peer(function: Function) -> Callable[[], None]:
         def run() -> None:
-            for args in zip(xs, layers.norm, layers.gate_up, layers.down, strict=True):
-                function(*args)
+            for x, weights in zip(xs, layers.peers, strict=True):
+                function(x, *weights)
 
         return run
 
-    first = (xs[0], layers.norm[0], layers.gate_up[0], layers.down[0])
+    form = layers.form
+    first = (xs[0], *layers.peers[0])
     few = slice(0, min(tokens, 64))
-    reference = exact(first[0][few], *first[1:])
-    graphs = {"fuseblock": timing.capture(ours), "torch_eager": timing.capture(peer(eager))}
+    reference = exact(form, first[0][few], *first[1:])
+    graphs = {"fuseblock": timing.capture(ours), "torch_eager": timing.capture(peer(eager(form)))}
     errors = {
         "fuseblock": relative_error(ys[0][few], reference),
-        "torch_eager": relative_error(eager(*first)[few], reference),
+        "torch_eager": relative_error(eager(form)(*first)[few], reference),
     }
     if layers.dtype == COMPILED:
         torch._dynamo.reset()
-        compiled = torch.compile(packed, mode="max-autotune-no-cudagraphs", dynamic=False)
+        compiled = torch.compile(packed(form), mode="max-autotune-no-cudagraphs", dynamic=False)
         graphs["torch_compile"] = timing.capture(peer(compiled))
         errors["torch_compile"] = relative_error(compiled(*first)[few], reference)
     samples = take_turns(graphs, count)
     medians = {name: statistics.median(values) for name, values in samples.items()}
     mine = samples["fuseblock"]
     bytes_moved = layers.weight_bytes + 2 * tokens * hidden * 2
-    flop = 6 * tokens * hidden * layers.intermediate
+    flop = 2 * form.matrices * tokens * hidden * layers.intermediate
     floor = max(bytes_moved / found["read_tb_s"], flop / found["matmul_tflop_s"]) * 1e-6
     peers = {name: round(value, 2) for name, value in medians.items() if name != "fuseblock"}
     result = {
-        "case": {
-            "hidden": hidden,
-            "intermediate": layers.intermediate,
-            "tokens": tokens,
-            "dtype": layers.dtype,
-        },
+        "case": case_of(layers.name, hidden, layers.intermediate, tokens, layers.dtype),
         "value": round(medians["fuseblock"], 2),
         "unit": "us",
         "min": round(min(mine), 2),
@@ -263,50 +351,55 @@ def judge(record: dict[str, Any]) -> None:
         return case["hidden"], case["intermediate"], case["tokens"]
 
     results = record["results"]
-    ours = {size(r["case"]): r["value"] for r in results if r["case"]["dtype"] == "bf16"}
+    plain = [r for r in results if "form" not in r["case"]]
+    ours = {size(r["case"]): r["value"] for r in plain if r["case"]["dtype"] == "bf16"}
     for result in results:
         if result["case"]["dtype"] == "f16":
             result["our_bf16"] = ours.get(size(result["case"]), 0)
         bars.judge(result, bars.FEED_FORWARD_GPU)
-    wanted = [f"{h} {i} {tokens} {dtype}" for h, i, dtype, counts in CASES for tokens in counts]
+    wanted = [
+        name_of(form, hidden, intermediate, tokens, dtype)
+        for form, hidden, intermediate, dtype, counts in CASES
+        for tokens in counts
+    ]
     record["holds"] = bars.holds(record, wanted, [records.case_name(r) for r in results])
 
 
 def write(record: dict[str, Any], samples: list[tuple], out: Path) -> None:
     kept = records.merge(record)
-    record["results"].sort(key=lambda result: tuple(result["case"].values()))
+    record["results"].sort(key=lambda r: (r["case"].get("form", ""), *r["case"].values()))
     judge(record)
     path = records.write(record)
     raw = records.RECORDS / f"{record['id']}.samples.csv"
     with raw.open("a" if kept else "w") as file:
         if not kept:
-            file.write("date,hidden,intermediate,tokens,dtype,contender,us\n")
+            file.write("date,hidden,intermediate,tokens,dtype,form,contender,us\n")
         for case_values, by_name in samples:
             for name, values in by_name.items():
                 for value in values:
-                    case = ",".join(map(str, [*case_values, name]))
+                    case = ",".join(map(str, [*case_values.values(), name]))
                     file.write(f"{record['date']},{case},{value:.3f}\n")
     for file_path in (path, raw):
         shutil.copy(file_path, out)
 
 
 def cases_left(arguments: argparse.Namespace, record: dict[str, Any]) -> list[tuple]:
-    """Sizes and the token counts to measure of each; with --missing those that the record lacks."""
+    """What to measure, as CASES has it; with --missing what the record lacks."""
     done: set[str] = set()
     if arguments.missing:
         have = {"id": record["id"], "commit": record["commit"], "hardware": record["hardware"]}
         done = records.merge(have | {"results": []})
     left = []
-    for hidden, intermediate, dtype, token_counts in CASES:
-        if arguments.filter not in f"{hidden}/{intermediate}/{dtype}":
+    for form, hidden, intermediate, dtype, token_counts in CASES:
+        if arguments.filter not in f"{form}/{hidden}/{intermediate}/{dtype}":
             continue
         tokens = [
             count
             for count in arguments.tokens or token_counts
-            if f"{hidden} {intermediate} {count} {dtype}" not in done
+            if name_of(form, hidden, intermediate, count, dtype) not in done
         ]
         if tokens:
-            left.append((hidden, intermediate, dtype, tokens))
+            left.append((form, hidden, intermediate, dtype, tokens))
     return left
 
 
@@ -323,23 +416,22 @@ def run_all(arguments: argparse.Namespace) -> None:
     found = {"matmul_tflop_s": round(matmul_ceiling(), 3)}
     samples: list[tuple] = []
     slowest = 0.0
-    for hidden, intermediate, dtype, token_counts in cases_left(arguments, record):
+    for form, hidden, intermediate, dtype, token_counts in cases_left(arguments, record):
+        size = f"{form} {hidden}/{intermediate} {dtype}"
         if time.monotonic() - begun + 1.3 * slowest > arguments.seconds:
-            print(f"left out for want of time: {hidden}/{intermediate} {dtype}")
+            print(f"left out for want of time: {size}")
             continue
-        layers = Layers(library, hidden, intermediate, dtype)
+        layers = Layers(library, form, hidden, intermediate, dtype)
         found = found | {"read_tb_s": round(layers.read_ceiling(), 3)}
         print("ceilings:", json.dumps(found), torch.cuda.get_device_name(), flush=True)
         for tokens in token_counts:
             case_begun = time.monotonic()
             if case_begun - begun + 1.3 * slowest > arguments.seconds:
-                print(
-                    f"left out for want of time: {hidden}/{intermediate} {dtype}, {tokens} tokens"
-                )
+                print(f"left out for want of time: {size}, {tokens} tokens")
                 continue
             result, by_name = measure(layers, tokens, found)
             record["results"].append(result)
-            samples.append((result["case"].values(), by_name))
+            samples.append((result["case"] | {"form": form}, by_name))
             slowest = max(slowest, time.monotonic() - case_begun)
             print(json.dumps({k: v for k, v in result.items() if k != "unit"}), flush=True)
         layers.close()
@@ -351,7 +443,7 @@ def run_all(arguments: argparse.Namespace) -> None:
 
 def run_profile(arguments: argparse.Namespace) -> None:
     """A call of the path for each token count, without peers, for a profiler to look at."""
-    layers = Layers(Library(arguments.library), 4096, 14336, "bf16")
+    layers = Layers(Library(arguments.library), SWIGLU, 4096, 14336, "bf16")
     for tokens in arguments.tokens or (1, 64, 1024):
         x = torch.randn(tokens, 4096, device="cuda").to(layers.type)
         y = torch.empty_like(x)
@@ -369,7 +461,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", required=True, help="libfuseblock_gpu_ffn.so")
     parser.add_argument("--out", type=Path, default=Path("build/gpu"))
-    parser.add_argument("--filter", default="", help="part of HIDDEN/INTERMEDIATE/DTYPE")
+    parser.add_argument("--filter", default="", help="part of FORM/HIDDEN/INTERMEDIATE/DTYPE")
     parser.add_argument("--missing", action="store_true", help="only what the record lacks")
     parser.add_argument("--record", default="gpu_ffn", help="its name; another for a second run")
     parser.add_argument("--tokens", type=int, nargs="*", default=[])

@@ -37,8 +37,9 @@ def test_a_case_is_held_to_the_first_bar_that_applies(case, bar, holds):
     assert case["holds"] is holds
 
 
-def feed_forward(tokens, dtype="bf16", hidden=4096, value=100.0, **more):
+def feed_forward(tokens, dtype="bf16", hidden=4096, value=100.0, form=None, **more):
     case = {"hidden": hidden, "intermediate": 1, "tokens": tokens, "dtype": dtype}
+    case |= {"form": form} if form else {}
     peers = {"torch_eager": 120.0} | ({"torch_compile": 110.0} if dtype == "bf16" else {})
     return {"case": case, "value": value, "floor": 95.0, "peers": peers} | more
 
@@ -54,6 +55,8 @@ def feed_forward(tokens, dtype="bf16", hidden=4096, value=100.0, **more):
         (feed_forward(1, "f16", our_bf16=99.0), 0.99, True),
         (feed_forward(1, "f16", our_bf16=97.0), 0.97, False),
         (feed_forward(1, "f16"), 0.0, False),  # BF16 was not measured
+        (feed_forward(1, form="geglu_tanh"), 0.95, True),
+        (feed_forward(256, form="gelu_tanh", value=105.0), 1.048, True),
     ],
 )
 def test_few_tokens_are_held_to_the_floor_many_to_the_compiler_and_fp16_to_bf16(
