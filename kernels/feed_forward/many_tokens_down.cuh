@@ -23,7 +23,7 @@ struct ManyDownParams : ManyParams, DownOperands {
 #if FUSEBLOCK_SM90A
 
 // A lane's panel of a tile's weights.
-template <int kPanels>
+template <int kPanels, bool kBiased>
 struct ManyPanelRows {
   const std::byte* at = nullptr;
   uint32_t offset = 0, bytes = 0;
@@ -56,7 +56,7 @@ struct ManyPanelRows {
         hopper::PrefetchL2(At(p.residual, token * p.residual_stride + at));
       }
     }
-    PrefetchBias(p, column);
+    if constexpr (kBiased) PrefetchBias(p, column);
   }
 
  private:
@@ -65,7 +65,7 @@ struct ManyPanelRows {
     const int64_t at = (int64_t{column} * kPanels * kPanelRows) +
                        static_cast<int>(threadIdx.x) % kWarpThreads * kLine;
     const int64_t end = int64_t{column + 1} * kPanels * kPanelRows;
-    if (p.bias != nullptr && at < end && at < p.plan.hidden) hopper::PrefetchL2(p.bias + at);
+    if (at < end && at < p.plan.hidden) hopper::PrefetchL2(p.bias + at);
   }
   static __device__ const void* At(const void* data, int64_t element) {
     return static_cast<const std::byte*>(data) + 2 * element;
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kManyThreads, 1)
     ManyDownKernel([[maybe_unused]] const __grid_constant__ ManyDownParams p) {
 #if FUSEBLOCK_SM90A
   extern __shared__ __align__(1024) std::byte shared[];
-  RunManyTokens<kPanels * kPanelRows, ManyPanelRows<kPanels>>(
+  RunManyTokens<kPanels * kPanelRows, ManyPanelRows<kPanels, kBiased>>(
       p, SharedAddress(shared), [](const auto& pipe, const auto& params, int rank) {
         ConsumeManyDown<T, kPanels, kBiased>(pipe, params, rank);
       });
