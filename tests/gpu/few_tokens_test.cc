@@ -130,7 +130,7 @@ TEST_P(GpuFewTokens, EveryStageIsWithinItsBound) {
     const FewTokens few = Packed(ffn);
     const bool large = size.hidden * size.intermediate > 20000000;
     for (const int64_t tokens : {1, 8, 13, 32, 50, 128}) {
-      if (large && (tokens == 8 || tokens == 50)) continue;
+      if ((large || !all_sizes()) && (tokens == 8 || tokens == 50)) continue;
       SCOPED_TRACE(absl::StrCat(size.hidden, "/", size.intermediate, ", ", tokens, " tokens"));
       const Tensor x = Uniform(dtype(), tokens, size.hidden, 1, 5);
       const Tensor residual = Uniform(dtype(), tokens, size.hidden, 1, 6);
@@ -162,6 +162,7 @@ TEST_P(GpuFewTokens, ARowHasItsBitsAtAnyNumberOfTokensAndInAnyPosition) {
     for (const DType y_dtype : {DType::kF32, dtype()}) {
       const Tensor all = Outputs(lane, ffn, x, &residual, true, y_dtype, 0, kFewTokensMax);
       for (int64_t count = 1; count <= kFewTokensMax; ++count) {
+        if (!all_sizes() && count % 8 > 1 && count % 8 < 7) continue;  // the ends of widths
         for (const int64_t first :
              {int64_t{0}, (kFewTokensMax - count) / 3, int64_t{kFewTokensMax} - count}) {
           const Tensor part = Outputs(lane, ffn, x, &residual, true, y_dtype, first, count);
