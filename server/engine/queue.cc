@@ -209,10 +209,16 @@ void FairQueue::Take(Eligible eligible, Parts* batch) {
     batch->push_back(TakePart(next));
     room -= batch->back().rows;
   }
-  Settle(*batch, queue->batch_tokens_max_);
 }
 
-void FairQueue::Settle(const Parts& batch, int64_t batch_tokens_max) {
+void FairQueue::GiveBack(const Part& part) {
+  tenants_[part.entry->tenant_].served -= Charge(part);
+  Finished(part.entry.get());
+}
+
+void FairQueue::Settle(const Parts& batch) {
+  if (batch.empty()) return;
+  const int64_t batch_tokens_max = batch.front().entry->queue->batch_tokens_max();
   int64_t top = 0;
   for (const Part& part : batch) top = std::max(top, tenants_[part.entry->tenant_].served);
   int64_t least = top;

@@ -91,8 +91,13 @@ class FairQueue {
   void Push(EntryPtr entry);
 
   // The next batch from the queues that are eligible: at most the queue's token limit, at least one
-  // part, unless nothing is there. Precondition: what has expired was taken out.
+  // part, unless nothing is there. Precondition: what has expired was taken out. The accounts of
+  // its tenants are settled by Settle, when it is known what of it will run.
   void Take(Eligible eligible, Parts* batch);
+  // Of what was just taken, a part that will not run: done with, and not charged to its tenant.
+  void GiveBack(const Part& part);
+  // What is left runs: bounds what those who wait may claim, and moves the level on.
+  void Settle(const Parts& batch);
   // A lane is done with a part of that entry.
   void Finished(Entry* entry);
   // Puts an entry of which chunks were taken back as it came, its results dropped, and those of the
@@ -147,8 +152,6 @@ class FairQueue {
   // What fills that queue's batch up, of the tenants that are not to be skipped; null for nothing.
   Entry* Next(const BatchQueue& queue, const std::vector<bool>& skip) const;
   Part TakePart(Entry* head);
-  // After a batch: bounds what those who wait may claim, and moves the level on.
-  void Settle(const Parts& batch, int64_t batch_tokens_max);
 
   std::vector<BatchQueue*> active_;
   std::vector<Tenant> tenants_;  // by number; free where requests == 0

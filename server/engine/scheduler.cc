@@ -60,7 +60,7 @@ void Scheduler::Take(FairQueue::Eligible eligible, CostOf cost, absl::Time now, 
     const auto first = std::stable_partition(batch->begin(), batch->end(), std::not_fn(too_late));
     for (auto part = first; part != batch->end(); ++part) {
       Entry& entry = *part->entry;
-      queue_.Finished(&entry);
+      queue_.GiveBack(*part);
       const absl::Duration alone = model.Certain(part->rows, now);
       // In company only: the wait was not too long.
       if (entry.deadline < now + alone) lateness_.Observe(entry.predicted, done - entry.submitted);
@@ -68,8 +68,9 @@ void Scheduler::Take(FairQueue::Eligible eligible, CostOf cost, absl::Time now, 
       expired->push_back(part->entry);
     }
     batch->erase(first, batch->end());
-    if (!batch->empty()) return;
+    if (!batch->empty()) break;
   }
+  queue_.Settle(*batch);
 }
 
 bool Scheduler::Finish(const Part& part, PartResult result, absl::Time now) {

@@ -39,6 +39,7 @@ class QueueTest : public ::testing::Test {
     for (const EntryPtr& entry : queue_.TakeExpired(now)) expired_.push_back(entry->id);
     running_.clear();
     queue_.Take(eligible, &running_);
+    queue_.Settle(running_);
     std::vector<uint64_t> ids;
     for (const Part& part : running_) ids.push_back(part.entry->id);
     return ids;

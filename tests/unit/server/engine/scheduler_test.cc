@@ -21,16 +21,18 @@ class OneLane : public ::testing::Test {
  protected:
   OneLane() { cost_.Observe(4, kBatch, kStart); }
 
-  absl::Status Admit(absl::Duration deadline, absl::Duration wait, int64_t tokens = 4) {
+  absl::Status Admit(absl::Duration deadline, absl::Duration wait, int64_t tokens = 4,
+                     const std::string& tenant = "") {
     entry_ = std::make_shared<Entry>();
     entry_->queue = &block_;
+    entry_->request.tenant = tenant;
     entry_->request.tokens = tokens;
     entry_->submitted = kStart;
     entry_->deadline = kStart + deadline;
     return scheduler_.Admit(entry_, {1, wait, &cost_}, kStart);
   }
-  EntryPtr Queue(absl::Duration deadline, int64_t tokens = 4) {
-    EXPECT_TRUE(Admit(deadline, absl::ZeroDuration(), tokens).ok());
+  EntryPtr Queue(absl::Duration deadline, int64_t tokens = 4, const std::string& tenant = "") {
+    EXPECT_TRUE(Admit(deadline, absl::ZeroDuration(), tokens, tenant).ok());
     scheduler_.Queue(entry_);
     return entry_;
   }
@@ -50,6 +52,7 @@ class OneLane : public ::testing::Test {
   Scheduler scheduler_{admission_};
   EntryPtr entry_;
   Entries expired_;
+  Engine::RequestId last_id_ = 0;  // of those that were queued without Admit
 };
 
 TEST_F(OneLane, AWaitIsExpectedToBeLongerThanPredicted) {
@@ -87,6 +90,49 @@ TEST_F(OneLane, TheOthersOfItsBatchAreRun) {
   ASSERT_EQ(batch.size(), 1u);
   EXPECT_EQ(batch[0].entry, next);
   EXPECT_EQ(expired_, Entries{late});
+}
+
+// Else tenants whose requests come too late would wait for others to be served as much as they were
+// not, and be later still.
+TEST_F(OneLane, WhatIsNotRunCostsItsTenantNothing) {
+  Entries late;
+  for (int i = 0; i < 3; ++i) late.push_back(Queue(kBatch * 6, 4, "a"));
+  const EntryPtr next = Queue(kBatch * 100, 4, "a");
+  for (int i = 0; i < 3; ++i) Queue(kBatch * 100, 4, "b");
+  const Parts first = TakeAt(kBatch * 5.1);
+  EXPECT_EQ(expired_, late);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].entry, next) << "it is the oldest of those that were served nothing";
+  for (const char* tenant : {"b", "b"}) {
+    const Parts batch = TakeAt(kBatch * 6);
+    ASSERT_EQ(batch.size(), 1u);
+    EXPECT_EQ(batch[0].entry->request.tenant, tenant);
+  }
+}
+
+TEST_F(OneLane, ATenantOfWhichHalfComesTooLateGetsItsShareOfTheRest) {
+  const std::string a = "a", b = "b";
+  const auto queue = [this](const std::string& tenant, absl::Duration deadline) {
+    auto entry = std::make_shared<Entry>();
+    entry->id = ++last_id_;
+    entry->queue = &block_;
+    entry->request.tokens = 4;
+    entry->request.tenant = tenant;
+    entry->deadline = kStart + deadline;
+    scheduler_.Queue(entry);
+  };
+  int served[2] = {};  // batches, of a and of b
+  size_t dropped = 0;
+  for (int round = 0; round < 100; ++round) {
+    queue(a, kBatch * 1.5);
+    for (const std::string& tenant : {a, b}) queue(tenant, kBatch * 100);
+    const Parts batch = TakeAt(kBatch);
+    ASSERT_EQ(batch.size(), 1u);
+    ++served[batch[0].entry->request.tenant == b];
+    dropped += expired_.size();
+  }
+  EXPECT_GE(dropped, 40u);
+  EXPECT_NEAR(served[0], served[1], 4);
 }
 
 // What ran last is long ago, and the machine may be faster now.
@@ -130,6 +176,7 @@ TEST(Scheduler, NoTenantIsServedBeyondItsBound) {
       for (const Part& part : lane) queue.Finished(part.entry.get());
       lane.clear();
       queue.Take([](const BatchQueue&) { return true; }, &lane);
+      queue.Settle(lane);
       for (const Part& part : lane) {
         served[part.entry->request.tenant[0] - 'a'] += part.rows;
         waiting[part.entry->request.tenant[0] - 'a'] -= part.rows;
