@@ -9,16 +9,14 @@ BlockGraphs::~BlockGraphs() {
       if (graph != nullptr) CudaRuntime()->graph_destroy(device_.index, graph);
     }
   }
-  totals_->count -= count_;
-  totals_->bytes -= bytes_;
+  totals_->Add(-count_, -bytes_);
 }
 
 void BlockGraphs::Add(int form, int bucket, void* graph, int64_t bytes) {
   graphs_[form][bucket] = graph;
   ++count_;
   bytes_ += bytes;
-  ++totals_->count;
-  totals_->bytes += bytes;
+  totals_->Add(1, bytes);
 }
 
 }  // namespace fuseblock

@@ -17,14 +17,27 @@
 #include "kernels/base/cuda.h"
 #include "server/engine/buckets.h"
 #include "server/engine/lane.h"
+#include "server/observe/metrics.h"
 
 namespace fuseblock {
 
 // What all graphs of a lane come to. Outlives the lane with the last block's graphs.
-struct GraphTotals {
-  std::atomic<int64_t> count{0};
-  std::atomic<int64_t> bytes{0};     // on the device, as seen from outside: the driver's own
-  std::atomic<int64_t> outgrown{0};  // of GraphMemory in whose place the lane has larger by now
+class GraphTotals {
+ public:
+  // What they take is counted there, too. Before anything is captured.
+  void CountIn(MemoryGauge* gauge) { gauge_ = gauge; }
+  // bytes: on the device; the driver's own, as seen from outside, or of GraphMemory in whose place
+  // the lane has larger by now.
+  void Add(int64_t count, int64_t bytes) {
+    count_ += count;
+    bytes_ += bytes;
+    if (gauge_ != nullptr) gauge_->AddReserved(bytes);
+  }
+  GraphCount sum() const { return {count_, bytes_}; }
+
+ private:
+  std::atomic<int64_t> count_{0}, bytes_{0};
+  MemoryGauge* gauge_ = nullptr;  // outlives all blocks
 };
 
 // Device memory that graphs work on. A lane has it until it needs larger; then it lives on with the
@@ -34,7 +47,7 @@ class GraphMemory {
   GraphMemory(Buffer buffer, std::shared_ptr<GraphTotals> totals)
       : buffer_(std::move(buffer)), totals_(std::move(totals)) {}
   ~GraphMemory() {
-    if (outgrown_) totals_->outgrown -= static_cast<int64_t>(buffer_.size());
+    if (outgrown_) totals_->Add(0, -static_cast<int64_t>(buffer_.size()));
   }
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
@@ -43,7 +56,7 @@ class GraphMemory {
   // By the lane, when it lets go.
   void Outgrow() {
     outgrown_ = true;
-    totals_->outgrown += static_cast<int64_t>(buffer_.size());
+    totals_->Add(0, static_cast<int64_t>(buffer_.size()));
   }
 
  private:

@@ -33,9 +33,8 @@ class CudaLane final : public Lane {
   absl::Status Reserve(const LaneBytes& bytes) override;
   size_t device_bytes() const override;
   absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override;
-  GraphCount graphs() const override {
-    return {totals_->count, totals_->bytes + totals_->outgrown};
-  }
+  GraphCount graphs() const override { return totals_->sum(); }
+  void CountGraphsIn(MemoryGauge* gauge) override { totals_->CountIn(gauge); }
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override;
 
   // For tests and profilers.

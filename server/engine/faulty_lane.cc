@@ -134,6 +134,7 @@ class FaultyLane final : public Lane {
     return inner_->Capture(batch, graphs);
   }
   GraphCount graphs() const override { return inner_->graphs(); }
+  void CountGraphsIn(MemoryGauge* gauge) override { inner_->CountGraphsIn(gauge); }
 
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override {
     absl::Duration delay;

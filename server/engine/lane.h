@@ -21,6 +21,7 @@ namespace fuseblock {
 inline constexpr int kForms = 4;
 
 class BlockGraphs;  // cuda_graphs.h
+class MemoryGauge;  // metrics.h
 
 // A batch in the host's memory, of the kind that Lane::staging() names. Views as Block::Run takes
 // them: dense, and without data where an optional tensor is left out.
@@ -83,6 +84,9 @@ class Lane {
     return absl::OkStatus();
   }
   virtual GraphCount graphs() const { return {}; }
+  // The bytes of graphs() are that gauge's, too, as long as there are any: blocks may keep graphs
+  // longer than the lane lives. Before anything is captured.
+  virtual void CountGraphsIn(MemoryGauge*) {}
 
   // Runs the batch and returns when the outputs are in the host's memory. Needs what Reserve gave.
   // UNAVAILABLE: the device is lost. RESOURCE_EXHAUSTED: it had no memory for this batch. INTERNAL:

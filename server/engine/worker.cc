@@ -28,7 +28,10 @@ LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, size_t index,
       gathered_(engine.metrics.Memory(lane_->device(), MemoryPool::kStagingIn)),
       sent_(engine.metrics.Memory(lane_->device(), MemoryPool::kStagingOut)),
       workspace_(engine.metrics.Memory(lane_->device(), MemoryPool::kWorkspace)),
-      metrics_(engine.metrics.Lane(lane_->device(), static_cast<int>(index))) {}
+      metrics_(engine.metrics.Lane(lane_->device(), static_cast<int>(index))) {
+  if (lane_->device().type == DeviceType::kCpu) return;
+  lane_->CountGraphsIn(engine.metrics.Memory(lane_->device(), MemoryPool::kGraphs));
+}
 
 LaneWorker::~LaneWorker() {
   gathered_->AddReserved(-static_cast<int64_t>(staging_in_.size()));

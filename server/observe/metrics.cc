@@ -40,7 +40,7 @@ constexpr std::string_view kFallbackNames[kFallbackCauses] = {"device_lost", "la
                                                               "out_of_memory", "hung"};
 constexpr const char* kShadowNames[kShadowResults] = {"equal", "different", "failed", "skipped"};
 constexpr const char* kPoolNames[kMemoryPools] = {"staging_in", "staging_out", "workspace",
-                                                  "requests"};
+                                                  "graphs", "requests"};
 constexpr const char* kCodeNames[kCodes] = {
     "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
     "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",

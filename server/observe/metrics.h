@@ -52,9 +52,10 @@ enum class MemoryPool : uint8_t {
   kStagingIn,   // where lanes gather requests
   kStagingOut,  // where outputs lie until they are sent
   kWorkspace,   // on the device: intermediates, and the device's side of the staging
+  kGraphs,      // on the device: captured graphs, and memory that only they still work on
   kRequests,    // inputs and outputs of admitted requests, against max_queue_bytes
 };
-inline constexpr int kMemoryPools = 4;
+inline constexpr int kMemoryPools = 5;
 
 // One block's series. Lives as long as its Metrics, so a plain pointer to it never dangles; a block
 // that is loaded again continues its series.

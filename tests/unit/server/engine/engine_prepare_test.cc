@@ -21,7 +21,7 @@ using testing::SimulatedClock;
 
 constexpr int64_t kGraphBytes = 1000;
 
-// A simulated lane that captures, and tells when it runs.
+// A simulated lane that captures, and tells when it runs. Of device memory it has what a GPU's has.
 class CapturingLane final : public Lane {
  public:
   CapturingLane(std::unique_ptr<Lane> inner, std::function<void()> on_run)
@@ -29,15 +29,29 @@ class CapturingLane final : public Lane {
   Device device() const override { return inner_->device(); }
   MemoryKind staging() const override { return inner_->staging(); }
   const Block* BlockOf(const ServedBlock& block) const override { return inner_->BlockOf(block); }
-  absl::Status Reserve(const LaneBytes& bytes) override { return inner_->Reserve(bytes); }
-  size_t device_bytes() const override { return inner_->device_bytes(); }
+  absl::Status Reserve(const LaneBytes& bytes) override {
+    if (absl::Status s = inner_->Reserve(bytes); !s.ok()) return s;
+    if (bytes.captured > reserved_.captured) {
+      auto larger = Buffer::Allocate(MemoryKind::kHost, bytes.captured);
+      if (!larger.ok()) return larger.status();
+      if (captured_ != nullptr) captured_->Outgrow();
+      captured_ = std::make_shared<GraphMemory>(*std::move(larger), totals_);
+    }
+    reserved_ = Larger(reserved_, bytes);
+    return absl::OkStatus();
+  }
+  size_t device_bytes() const override {
+    if (device().type == DeviceType::kCpu) return inner_->device_bytes();
+    return reserved_.inputs + reserved_.outputs + reserved_.workspace + reserved_.captured;
+  }
   absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override {
     if (device().type == DeviceType::kCpu) return absl::OkStatus();
-    if (*graphs == nullptr) *graphs = std::make_shared<BlockGraphs>(device(), nullptr, totals_);
+    if (*graphs == nullptr) *graphs = std::make_shared<BlockGraphs>(device(), captured_, totals_);
     (*graphs)->Add(batch.form, BucketOf(batch.rows), nullptr, kGraphBytes);
     return absl::OkStatus();
   }
-  GraphCount graphs() const override { return {totals_->count, totals_->bytes}; }
+  GraphCount graphs() const override { return totals_->sum(); }
+  void CountGraphsIn(MemoryGauge* gauge) override { totals_->CountIn(gauge); }
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override {
     on_run_();
     return inner_->Run(batch, times);
@@ -47,6 +61,8 @@ class CapturingLane final : public Lane {
   const std::unique_ptr<Lane> inner_;
   const std::function<void()> on_run_;
   const std::shared_ptr<GraphTotals> totals_ = std::make_shared<GraphTotals>();
+  LaneBytes reserved_;
+  std::shared_ptr<GraphMemory> captured_;
 };
 
 class EnginePrepareTest : public EngineTest {
@@ -62,6 +78,18 @@ class EnginePrepareTest : public EngineTest {
     };
   }
   ~EnginePrepareTest() override { engine_.reset(); }  // before the clock
+
+  // Of cuda:0.
+  double Reserved(const std::string& pool) {
+    return metrics_.Value("fuseblock_memory_bytes{device=\"cuda:0\",pool=\"" + pool +
+                          "\",state=\"reserved\"}");
+  }
+  // Weights have a metric of their own.
+  void ExpectMetricsSayWhatThePlanSays() {
+    const DeviceMemory memory = engine_->Memory()[0];
+    EXPECT_EQ(Reserved("graphs"), memory.graphs);
+    EXPECT_EQ(Reserved("workspace") + Reserved("graphs"), memory.DeviceBytes() - memory.weights);
+  }
 
   SimulatedClock clock_;
   absl::Duration run_;  // how long each takes
@@ -121,16 +149,36 @@ TEST_F(EnginePrepareTest, GraphsThatDoNotFitAreDoneWithout) {
   }
 }
 
+// Also of memory that a lane outgrew and only an older block's graphs still work on.
+TEST_F(EnginePrepareTest, MetricsSayWhatThePlanSays) {
+  options_.lanes_per_device = 2;
+  Start();
+  ExpectMetricsSayWhatThePlanSays();
+  auto norm = Serve("m.norm", BlockKind::kNormResidual);
+  ExpectMetricsSayWhatThePlanSays();
+  auto path = Serve("m.path", BlockKind::kFfnPath);
+  const DeviceMemory both = engine_->Memory()[0];
+  EXPECT_GT(both.graphs, both.graph_count * kGraphBytes);
+  ExpectMetricsSayWhatThePlanSays();
+  norm.reset();
+  const DeviceMemory one = engine_->Memory()[0];
+  EXPECT_EQ(one.graphs, one.graph_count * kGraphBytes);
+  ExpectMetricsSayWhatThePlanSays();
+  path.reset();
+  EXPECT_EQ(Reserved("graphs"), 0);
+  ExpectMetricsSayWhatThePlanSays();
+}
+
 TEST(GraphMemoryTest, CountsAsTheGraphsOnceTheLaneHasLarger) {
   const auto totals = std::make_shared<GraphTotals>();
   auto memory = std::make_shared<GraphMemory>(*Buffer::Allocate(MemoryKind::kHost, 4096), totals);
   auto graphs = std::make_shared<BlockGraphs>(Device{}, memory, totals);
-  EXPECT_EQ(totals->outgrown, 0) << "it is the lane's";
+  EXPECT_EQ(totals->sum().bytes, 0) << "it is the lane's";
   memory->Outgrow();
   memory.reset();
-  EXPECT_EQ(totals->outgrown, 4096);
+  EXPECT_EQ(totals->sum().bytes, 4096);
   graphs.reset();
-  EXPECT_EQ(totals->outgrown, 0);
+  EXPECT_EQ(totals->sum().bytes, 0);
 }
 
 }  // namespace
