@@ -1,6 +1,5 @@
 #include "server/statusz.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -103,27 +102,9 @@ std::vector<StatusPage::Sum> MemoryOf(const Engine& engine, int64_t host_bytes_m
 
 std::vector<StatusPage::Placed> PlacedOf(const PlacedUnits& placed) {
   std::vector<StatusPage::Placed> out;
-  for (const DevicePlan& plan : placed.placement.devices) {
-    std::vector<std::string> names;
-    for (size_t u = 0; u < placed.units.size() && names.size() < kUnitsShown; ++u) {
-      const std::vector<Device>& devices = placed.placement.devices_of[u];
-      const bool here = std::find(devices.begin(), devices.end(), plan.device) != devices.end();
-      if (here) names.push_back(placed.units[u].name);
-    }
-    std::string units = absl::StrJoin(names, ", ");
-    const size_t left_out = static_cast<size_t>(plan.units) - names.size();
-    if (left_out > 0) absl::StrAppend(&units, " and ", left_out, " more");
-    out.push_back({std::move(units),
-                   {DeviceName(plan.device),
-                    "",
-                    {{"weights", plan.weight_bytes},
-                     {"copies", plan.copy_bytes},
-                     {"lanes", plan.lane_bytes},
-                     {"graphs", plan.graph_bytes}},
-                    0,
-                    {},
-                    plan.Sum(),
-                    plan.free_bytes}});
+  for (size_t d = 0; d < placed.placement.devices.size(); ++d) {
+    out.push_back(
+        {DescribeUnits(placed, d, kUnitsShown), SumOf(PlannedSum(placed.placement.devices[d]))});
   }
   return out;
 }

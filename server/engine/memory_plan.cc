@@ -9,14 +9,9 @@ namespace fuseblock {
 namespace {
 
 std::string Describe(const MemorySum& sum) {
-  const auto text = [](const std::vector<MemorySum::Term>& terms) {
-    return absl::StrJoin(terms, " + ", [](std::string* out, const MemorySum::Term& term) {
-      absl::StrAppend(out, term.name, " ", term.bytes);
-    });
-  };
-  return absl::StrCat(DeviceName(sum.device), ": ", text(sum.shared),
+  return absl::StrCat(DeviceName(sum.device), ": ", DescribeTerms(sum.shared),
                       sum.shared.empty() ? "" : " + ", sum.lanes,
-                      sum.lanes == 1 ? " lane" : " lanes", " x (", text(sum.of_a_lane),
+                      sum.lanes == 1 ? " lane" : " lanes", " x (", DescribeTerms(sum.of_a_lane),
                       ") = ", sum.bytes, " bytes ", sum.where);
 }
 
@@ -62,6 +57,12 @@ MemorySum HostSum(const DeviceMemory& memory) {
   sum.shared = {{"weights", memory.weights}, {"callers' lanes", memory.callers}};
   sum.of_a_lane.push_back({"workspace", memory.workspace});
   return sum;
+}
+
+std::string DescribeTerms(const std::vector<MemorySum::Term>& terms) {
+  return absl::StrJoin(terms, " + ", [](std::string* out, const MemorySum::Term& term) {
+    absl::StrAppend(out, term.name, " ", term.bytes);
+  });
 }
 
 std::string DescribeDeviceBytes(const DeviceMemory& memory) { return Describe(DeviceSum(memory)); }

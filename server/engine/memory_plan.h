@@ -53,6 +53,8 @@ struct MemorySum {
 MemorySum DeviceSum(const DeviceMemory& memory);
 MemorySum HostSum(const DeviceMemory& memory);  // with the device's terms if it is the CPU
 
+// "weights 704643072 + graphs 0"
+std::string DescribeTerms(const std::vector<MemorySum::Term>& terms);
 // "cuda:0: weights 704643072 + 2 lanes x (tensors 1 + ...) + graphs 0 = 1234 bytes on the device"
 std::string DescribeDeviceBytes(const DeviceMemory& memory);
 std::string DescribeHostBytes(const DeviceMemory& memory);

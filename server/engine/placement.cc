@@ -106,6 +106,10 @@ std::string DescribeAll(const std::vector<Filling>& devices) {
   });
 }
 
+std::string UnitsText(const DevicePlan& plan) {
+  return absl::StrCat(plan.units, plan.units == 1 ? " unit" : " units");
+}
+
 int64_t Signed(size_t bytes) { return static_cast<int64_t>(bytes); }
 
 int64_t FormsOf(const BlockSpec& spec) {
@@ -160,11 +164,36 @@ absl::StatusOr<Placement> Place(const std::vector<PlacementUnit>& units,
   return placement;
 }
 
+MemorySum PlannedSum(const DevicePlan& plan) {
+  return {plan.device,
+          "on the device",
+          {{"weights", plan.weight_bytes},
+           {"copies", plan.copy_bytes},
+           {"lanes", plan.lane_bytes},
+           {"graphs", plan.graph_bytes}},
+          0,
+          {},
+          plan.Sum(),
+          plan.free_bytes};
+}
+
 std::string Describe(const DevicePlan& plan) {
-  return absl::StrCat(DeviceName(plan.device), ": ", plan.units,
-                      plan.units == 1 ? " unit" : " units", ", weights ", plan.weight_bytes,
-                      " + copies ", plan.copy_bytes, " + lanes ", plan.lane_bytes, " + graphs ",
-                      plan.graph_bytes, " = ", plan.Sum(), " of ", plan.free_bytes, " bytes");
+  return absl::StrCat(DeviceName(plan.device), ": ", UnitsText(plan), ", ",
+                      DescribeTerms(PlannedSum(plan).shared), " = ", plan.Sum(), " of ",
+                      plan.free_bytes, " bytes");
+}
+
+// The count goes first: whoever cuts the text keeps it.
+std::string DescribeUnits(const PlacedUnits& placed, size_t device, size_t names_max) {
+  const DevicePlan& plan = placed.placement.devices[device];
+  std::vector<std::string> names;
+  for (size_t u = 0; u < placed.units.size() && names.size() < names_max; ++u) {
+    const std::vector<Device>& devices = placed.placement.devices_of[u];
+    const bool here = std::find(devices.begin(), devices.end(), plan.device) != devices.end();
+    if (here) names.push_back(placed.units[u].name);
+  }
+  if (static_cast<size_t>(plan.units) > names.size()) names.push_back("...");
+  return absl::StrCat(UnitsText(plan), names.empty() ? "" : ": ", absl::StrJoin(names, ", "));
 }
 
 int64_t LaneBytesAtMost(const BlockSpec& spec, int64_t tokens) {

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/engine/engine.h"
+#include "server/engine/memory_plan.h"
 #include "server/model/loader.h"
 
 namespace fuseblock {
@@ -70,9 +71,14 @@ struct PlacedUnits {
   Placement placement;
 };
 
+// Its terms, and their names.
+MemorySum PlannedSum(const DevicePlan& plan);
 // "cuda:0: 12 units, weights 704643072 + copies 0 + lanes 25165824 + graphs 262144 = 730071040 of
 // 84825604096 bytes"
 std::string Describe(const DevicePlan& plan);
+// "12 units: m.layers.0, m.layers.2, ...": what that one of the placement's devices has, the first
+// `names_max` by name.
+std::string DescribeUnits(const PlacedUnits& placed, size_t device, size_t names_max);
 
 // What a lane of a GPU needs for a batch of that many tokens of such a block; at most, because the
 // kernels that its weights will choose are not known yet.

@@ -39,7 +39,7 @@ struct StatusPage {
   };
   // What the placement gave a device.
   struct Placed {
-    std::string units;  // "m.layers.0, m.layers.2 and 12 more"
+    std::string units;  // "14 units: m.layers.0, m.layers.2, ..."
     Sum sum;
   };
   // Limits of 0: none is set.

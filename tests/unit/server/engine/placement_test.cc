@@ -46,6 +46,19 @@ TEST(PlacementTest, OneGpuHoldsEverything) {
             "cuda:0: 4 units, weights 400 + copies 0 + lanes 20 + graphs 0 = 420 of 420 bytes");
 }
 
+// The count is first, and so is never what a page that cuts long texts leaves out.
+TEST(PlacementTest, ADevicesUnitsAreCountedAndTheFirstNamed) {
+  PlacedUnits placed{Layers(5, 100, 0), {}};
+  placed.placement = *Place(placed.units, {{kCuda0, 1000}, {kCuda1, 1000}, {kCuda2, 50}});
+  EXPECT_EQ(DescribeUnits(placed, 0, 2), "3 units: m.layers.0, m.layers.2, ...");
+  EXPECT_EQ(DescribeUnits(placed, 0, 3), "3 units: m.layers.0, m.layers.2, m.layers.4");
+  EXPECT_EQ(DescribeUnits(placed, 1, 12), "2 units: m.layers.1, m.layers.3");
+  EXPECT_EQ(DescribeUnits(placed, 2, 12), "0 units");
+  placed.units = Layers(1, 100, 0);
+  placed.placement = *Place(placed.units, {{kCuda0, 1000}});
+  EXPECT_EQ(DescribeUnits(placed, 0, 12), "1 unit: m.layers.0");
+}
+
 TEST(PlacementTest, GpusFillEvenlyByMemory) {
   struct Row {
     std::vector<PlacementUnit> units;

@@ -30,7 +30,8 @@ StatusPage Example() {
                   {{"tensors", 1024}, {"workspace", 2048}},
                   (1 << 20) + 512 + 2 * 3072,
                   1 << 21}};
-  page.placed = {{"m.layers.0 and 3 more", {"cuda:0", "", {{"weights", 700}}, 0, {}, 700, 1000}}};
+  page.placed = {
+      {"4 units: m.layers.0, ...", {"cuda:0", "", {{"weights", 700}}, 0, {}, 700, 1000}}};
   page.budgets = {{"tokens", 2048, 65536, 1500, false},
                   {"bytes", 0, 1 << 30, 0, true},
                   {"requests", 3, 0, 1, false}};
@@ -61,7 +62,7 @@ TEST(StatusPageTest, ShowsWhatThereIsInReadableUnits) {
         "<td>on the device</td><td>1.01 MiB <span class=\"dim\">of 2.00 MiB</span>",
         "<td>weights 1.00 MiB + graphs 512 B + 2 lanes \u00d7 (tensors 1.00 KiB + workspace 2.00 "
         "KiB)</td>",
-        "<td>m.layers.0 and 3 more</td><td>700 B <span class=\"dim\">of 1000 B</span>",
+        "<td>4 units: m.layers.0, ...</td><td>700 B <span class=\"dim\">of 1000 B</span>",
         "<td><code>m.layers.0.mlp</code></td><td class=\"n\">3</td><td class=\"n\">2,048</td>"
         "<td class=\"n\">1.00 MiB</td>",
         // blocks
