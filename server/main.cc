@@ -294,7 +294,7 @@ absl::Status StartHttp(const Config& config, Parts& parts) {
 absl::Status StartAdmin(const Config& config, Parts& parts, StopSignals& signals) {
   if (config.admin_address.empty()) return absl::OkStatus();
   auto admin = AdminServer::Start(config.admin_address, AdminOptionsFrom(config, parts, signals),
-                                  parts.registry, *parts.shadow);
+                                  parts.registry, *parts.shadow, parts.metrics);
   if (!admin.ok()) return admin.status();
   parts.admin = *std::move(admin);
   Log(LogLevel::kInfo, "listening", absl::StrCat("listening on ", parts.admin->address()),

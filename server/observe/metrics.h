@@ -151,8 +151,8 @@ class Metrics {
   BlockMetrics* Block(std::string_view name);
   // For requests whose block does not exist.
   BlockMetrics* UnknownBlock();
-  // errors_total{category} for a failure that belongs to no block (an RPC without one, an
-  // unauthenticated call).
+  // errors_total{category} for a failure that belongs to no request: of GetBlock, of a stream as a
+  // whole, of a call to the admin port. Called by the RPC layer.
   void CountError(Reason reason);
 
   // Gauges of the engine: what waits in the queues, and what was admitted and not yet released.

@@ -16,8 +16,9 @@ constexpr int kThreadsMax = 16;
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& address,
                                                                 AdminService::Options options,
                                                                 BlockRegistry& registry,
-                                                                Shadow& shadow) {
-  std::unique_ptr<AdminServer> server(new AdminServer(std::move(options), registry, shadow));
+                                                                Shadow& shadow, Metrics& metrics) {
+  std::unique_ptr<AdminServer> server(
+      new AdminServer(std::move(options), registry, shadow, metrics));
   auto listening = Listen(address, [&](grpc::ServerBuilder& builder) {
     grpc::ResourceQuota quota("admin");
     quota.SetMaxThreads(kThreadsMax);

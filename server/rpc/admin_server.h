@@ -18,8 +18,8 @@ class AdminServer {
   // UNAVAILABLE when the address can't be bound.
   static absl::StatusOr<std::unique_ptr<AdminServer>> Start(const std::string& address,
                                                             AdminService::Options options,
-                                                            BlockRegistry& registry,
-                                                            Shadow& shadow);
+                                                            BlockRegistry& registry, Shadow& shadow,
+                                                            Metrics& metrics);
   ~AdminServer();
 
   // With the port that was picked.
@@ -30,8 +30,9 @@ class AdminServer {
   void Shutdown(absl::Time deadline);
 
  private:
-  AdminServer(AdminService::Options options, BlockRegistry& registry, Shadow& shadow)
-      : service_(std::move(options), registry, shadow) {}
+  AdminServer(AdminService::Options options, BlockRegistry& registry, Shadow& shadow,
+              Metrics& metrics)
+      : service_(std::move(options), registry, shadow, metrics) {}
 
   std::string address_;
   AdminService service_;

@@ -91,8 +91,15 @@ int64_t WeightBytes(const ServedBlock& block) {
 
 }  // namespace
 
-AdminService::AdminService(Options options, BlockRegistry& registry, Shadow& shadow)
-    : options_(std::move(options)), registry_(registry), shadow_(shadow) {}
+AdminService::AdminService(Options options, BlockRegistry& registry, Shadow& shadow,
+                           Metrics& metrics)
+    : options_(std::move(options)), registry_(registry), shadow_(shadow), metrics_(metrics) {}
+
+grpc::Status AdminService::End(const absl::Status& status, std::string_view block,
+                               grpc::ServerContext* context) {
+  if (!status.ok()) metrics_.CountError(ReasonOf(status));
+  return ToGrpcStatus(status, block, context);
+}
 
 absl::Status AdminService::Load(const grpc::ServerContext& context,
                                 const v1::LoadModelRequest& request,
@@ -151,13 +158,13 @@ absl::Status AdminService::Unload(const grpc::ServerContext& context,
 grpc::Status AdminService::LoadModel(grpc::ServerContext* context,
                                      const v1::LoadModelRequest* request,
                                      v1::LoadModelResponse* response) {
-  return ToGrpcStatus(WithReason(Load(*context, *request, response)), "", context);
+  return End(WithReason(Load(*context, *request, response)), "", context);
 }
 
 grpc::Status AdminService::UnloadModel(grpc::ServerContext* context,
                                        const v1::UnloadModelRequest* request,
                                        v1::UnloadModelResponse* response) {
-  return ToGrpcStatus(Unload(*context, *request, response), request->name(), context);
+  return End(Unload(*context, *request, response), request->name(), context);
 }
 
 grpc::Status AdminService::SetRevision(grpc::ServerContext* context,
@@ -172,7 +179,7 @@ grpc::Status AdminService::SetRevision(grpc::ServerContext* context,
          {"revision", request->revision().empty() ? "newest" : request->revision()},
          {"blocks", *count}});
   }
-  return ToGrpcStatus(count.status(), request->name(), context);
+  return End(count.status(), request->name(), context);
 }
 
 grpc::Status AdminService::SetShadow(grpc::ServerContext* context,
@@ -186,7 +193,7 @@ grpc::Status AdminService::SetShadow(grpc::ServerContext* context,
          {"revision", request->revision()},
          {"backend", request->backend()}});
   }
-  return ToGrpcStatus(WithReason(status), request->name(), context);
+  return End(WithReason(status), request->name(), context);
 }
 
 grpc::Status AdminService::GetConfig(grpc::ServerContext*, const v1::GetConfigRequest*,

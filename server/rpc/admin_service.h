@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -11,6 +12,7 @@
 #include "server/config.h"
 #include "server/engine/shadow.h"
 #include "server/model/registry.h"
+#include "server/observe/metrics.h"
 
 namespace fuseblock {
 
@@ -34,7 +36,7 @@ class AdminService final : public v1::AdminService::Service {
   };
 
   // What it is given must outlive it.
-  AdminService(Options options, BlockRegistry& registry, Shadow& shadow);
+  AdminService(Options options, BlockRegistry& registry, Shadow& shadow, Metrics& metrics);
 
   grpc::Status LoadModel(grpc::ServerContext* context, const v1::LoadModelRequest* request,
                          v1::LoadModelResponse* response) override;
@@ -52,6 +54,9 @@ class AdminService final : public v1::AdminService::Service {
                      v1::DrainResponse* response) override;
 
  private:
+  // A call's end, counted if it failed. block: what it was about, if it has a name.
+  grpc::Status End(const absl::Status& status, std::string_view block,
+                   grpc::ServerContext* context);
   absl::Status Load(const grpc::ServerContext& context, const v1::LoadModelRequest& request,
                     v1::LoadModelResponse* response);
   absl::Status Unload(const grpc::ServerContext& context, const v1::UnloadModelRequest& request,
@@ -60,6 +65,7 @@ class AdminService final : public v1::AdminService::Service {
   const Options options_;
   BlockRegistry& registry_;
   Shadow& shadow_;
+  Metrics& metrics_;
 };
 
 }  // namespace fuseblock

@@ -13,6 +13,7 @@
 #include "server/engine/shadow.h"
 #include "server/model/registry.h"
 #include "server/observe/metrics.h"
+#include "server/reason.h"
 #include "server/rpc/codec.h"
 
 namespace fuseblock {
@@ -57,6 +58,8 @@ class BlockRunner {
       : engine_(engine), registry_(registry), metrics_(metrics), shadow_(shadow), limits_(limits) {}
 
   Engine& engine() const { return engine_; }
+  // For a call that ends before it comes to a request.
+  void CountError(const absl::Status& status) const { metrics_.CountError(ReasonOf(status)); }
 
   // Checks the request against its block, submits it, and calls done exactly once, from any thread,
   // possibly before Run returns; done must not block. `parsed` is what parsing `message` into

@@ -25,7 +25,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     deadline_ = terms.deadline;
     wants_timings_ = WantsTimings(*context_);
     auto message = RawMessage::From(*request);
-    if (!message.ok()) return Finish(ToGrpcStatus(message.status(), "", context_));
+    if (!message.ok()) {
+      runner.CountError(message.status());
+      return Finish(ToGrpcStatus(message.status(), "", context_));
+    }
     // gRPC would hold the request's slices until the call ends; the runner holds them only until
     // they are gathered. The buffer is the call's own and nobody reads it again.
     const_cast<grpc::ByteBuffer*>(request)->Clear();
@@ -143,6 +146,7 @@ grpc::ServerUnaryReactor* BlockService::GetBlock(grpc::CallbackServerContext* co
       *response->mutable_block() = InfoOf(*status, served.get(), options_.limits.tokens_max);
     }
   }
+  if (!found.ok()) runner_.CountError(found);
   reactor->Finish(ToGrpcStatus(found, request->block(), context));
   return reactor;
 }

@@ -23,7 +23,7 @@ void StreamCall::Start() {
   std::lock_guard<std::mutex> lock(mutex_);
   started_ = true;
   const absl::Status status = ReadTerms(*context_, &terms_);
-  if (!status.ok()) refusal_ = ToGrpcStatus(status, "", context_);
+  if (!status.ok()) refusal_ = status;
   Advance();
 }
 
@@ -131,21 +131,18 @@ void StreamCall::Advance() {
   // An answer that waits or is being written still counts: a client that does not read must not
   // make the server keep more than the limit.
   const size_t held = unanswered_ + answers_.size() + (writing_ ? 1 : 0);
-  const bool takes = started_ && !read_closed_ && !broken_ && !ending_ && !refusal_.has_value();
+  const bool takes = started_ && !read_closed_ && !broken_ && !ending_ && refusal_.ok();
   if (takes && !reading_ && held < requests_max_) {
     reading_ = true;
     StartRead(&read_);
   } else if (held == 0 && !takes) {
     finished_ = true;
-    grpc::Status status = grpc::Status::OK;
-    if (refusal_.has_value()) {
-      status = *refusal_;
-    } else if (ending_ && !read_closed_) {
-      status = ToGrpcStatus(
-          MakeError(Reason::kDraining, "the server is shutting down", absl::Seconds(1)), "",
-          context_);
+    absl::Status status = refusal_;
+    if (status.ok() && ending_ && !read_closed_) {
+      status = MakeError(Reason::kDraining, "the server is shutting down", absl::Seconds(1));
     }
-    Finish(status);
+    if (!status.ok() && !broken_) runner_.CountError(status);
+    Finish(ToGrpcStatus(status, "", context_));
   }
 }
 

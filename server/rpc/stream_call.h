@@ -11,7 +11,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 
 #include "server/rpc/block_runner.h"
@@ -67,7 +66,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool read_closed_ = false;  // the client sends no more
   bool broken_ = false;       // nobody reads answers any more
   bool ending_ = false;
-  std::optional<grpc::Status> refusal_;
+  absl::Status refusal_;  // of the stream as a whole
 };
 
 }  // namespace fuseblock

@@ -20,7 +20,7 @@ class AdminTest : public RpcFixture {
       return revision;
     };
     auto server = AdminServer::Start("unix:" + folder_.File("admin"), std::move(options), registry_,
-                                     *shadow_);
+                                     *shadow_, metrics_);
     ASSERT_EQ(server.status(), absl::OkStatus());
     server_ = *std::move(server);
     admin_ = v1::AdminService::NewStub(
@@ -162,6 +162,9 @@ TEST_F(AdminTest, ErrorsNameTheModelAndTheReason) {
   EXPECT_EQ(DetailsOf(set("nobody", "")).block, "nobody");
   EXPECT_TRUE(set("m", "1").ok());
   EXPECT_EQ(DetailsOf(unload("m", "1")).reason, "CONFLICT");
+  EXPECT_EQ(Counter("errors_total{category=\"block_not_found\"}"), 4);
+  EXPECT_EQ(Counter("errors_total{category=\"bad_argument\"}"), 2);
+  EXPECT_EQ(Counter("errors_total{category=\"conflict\"}"), 1);
   EXPECT_TRUE(unload(kMlp, "2").ok());
   EXPECT_EQ(response.blocks(), 1);
   EXPECT_EQ(Served(kMlp)->revision, 1);

@@ -79,6 +79,7 @@ TEST_F(DescribeTest, UnknownNamesAndRevisionsAreNotFound) {
     EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(client::ErrorOf(unknown).reason, "BLOCK_NOT_FOUND");
   }
+  EXPECT_EQ(Counter("errors_total{category=\"block_not_found\"}"), 2);
 }
 
 TEST_F(DescribeTest, TellsWhyABlockIsNotReady) {

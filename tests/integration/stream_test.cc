@@ -222,6 +222,7 @@ TEST_F(RawStreamTest, BadMetadataEndsTheStream) {
   const grpc::Status status = stream_->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("fuseblock-priority"));
+  EXPECT_EQ(Counter(R"(errors_total{category="bad_tensor"})"), 1);
 }
 
 TEST_F(RawStreamTest, AClientThatDoesNotReadHoldsUpItsOwnStreamOnly) {
@@ -285,6 +286,7 @@ TEST_F(RawStreamTest, ShutdownTellsAnIdleStreamWhyItEnds) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
   EXPECT_GT(DetailsOf(status).retry_ms, 0);
+  EXPECT_EQ(Counter(R"(errors_total{category="draining"})"), 1);
 }
 
 TEST_F(StreamTest, ShutdownAnswersWhatIsInFlightAndEndsTheStream) {
