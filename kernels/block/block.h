@@ -70,7 +70,9 @@ struct BlockTensor {
 // outlive the cache. Not thread-safe.
 class BlockWeightCache {
  public:
-  // copies: whether weights may also be held packed for kernels of their own, Block::CopyBytes.
+  // copies: whether weights may also be held packed for kernels of their own, Block::CopyBytes, as
+  // long as the device has room. False keeps the room for weights that are yet to come; blocks that
+  // are created without a cache leave none.
   explicit BlockWeightCache(bool copies = true);
   ~BlockWeightCache();
 

@@ -58,14 +58,6 @@ FewTokensPlan FewTokens::PlanFor(Device device, FeedForwardForm form, int64_t hi
 absl::StatusOr<FewTokens> FewTokens::Pack(const FewTokensPlan& plan,
                                           const FeedForwardWeights& weights) {
   const Device device = weights.device();
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  FUSEBLOCK_RETURN_IF_ERROR(
-      CudaStatus("asking for free memory",
-                 CudaRuntime()->memory_info(device.index, &free_bytes, &total_bytes)));
-  if (free_bytes < static_cast<size_t>(plan.bytes()) + total_bytes / 2) {
-    return absl::ResourceExhaustedError("half of the device's memory is kept for plain weights");
-  }
   FewTokens few;
   few.form_ = weights.form;
   few.plan_ = plan;

@@ -30,9 +30,9 @@ class FewTokens {
   // Precondition: the above is empty, here and below.
   static FewTokensPlan PlanFor(Device device, FeedForwardForm form, int64_t hidden,
                                int64_t intermediate);
-  // Packs plain weights on the device. RESOURCE_EXHAUSTED when half of its memory would not be
-  // left: plain weights, which come later and cannot be done without, must find room. Biases are
-  // read where the plain weights have them, which must live as long.
+  // Packs plain weights on the device. RESOURCE_EXHAUSTED when it has no room. Whether room must be
+  // kept for what comes later and cannot be done without, plain weights, is the caller's to know.
+  // Biases are read where the plain weights have them, which must live as long.
   static absl::StatusOr<FewTokens> Pack(const FewTokensPlan& plan,
                                         const FeedForwardWeights& weights);
 

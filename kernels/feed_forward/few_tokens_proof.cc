@@ -111,14 +111,13 @@ absl::Status PrepareFewTokens(FeedForwardWeights& weights) {
   const FewTokensPlan plan =
       FewTokens::PlanFor(weights.device(), weights.form, weights.hidden(), weights.intermediate());
   absl::StatusOr<FewTokens> packed = FewTokens::Pack(plan, weights);
-  if (absl::IsResourceExhausted(packed.status())) {
-    weights.no_few = absl::StrCat("is not packed: ", packed.status().message());
+  Proof proof(weights);
+  const absl::Status room = packed.ok() ? proof.Prepare(*packed) : packed.status();
+  if (absl::IsResourceExhausted(room)) {
+    weights.no_few = absl::StrCat("is not packed: ", room.message());
     return absl::OkStatus();
   }
-  if (!packed.ok()) return packed.status();
-
-  Proof proof(weights);
-  FUSEBLOCK_RETURN_IF_ERROR(proof.Prepare(*packed));
+  if (!room.ok()) return room;
   FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> composed, proof.Outputs(kProbeRows));
   weights.few = std::make_unique<FewTokens>(*std::move(packed));
   FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> whole, proof.Outputs(kProbeRows));
