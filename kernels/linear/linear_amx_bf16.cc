@@ -225,6 +225,8 @@ struct Scratch {
   alignas(64) float part[kChunkSums];
   alignas(64) float totals[kTaskPanelsMax * kChunkSums];  // kPanelWidth a row
 };
+static_assert(sizeof(Scratch) + kStepBytes <= kLinearTaskStackBytes,
+              "callers' threads have no more stack");
 
 // All sums of `panels` neighbouring panels, segment by segment: the activations of a segment are
 // staged once and stay in the L2 cache while the panels pass.

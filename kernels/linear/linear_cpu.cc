@@ -234,6 +234,7 @@ struct Scratch {
   HWY_ALIGN float wide[kSegment * kPanelWidth];
   HWY_ALIGN float totals[kGroupPanelsMax * kTaskRowsMax * kPanelWidth];  // kWidth a row
 };
+static_assert(sizeof(Scratch) <= kLinearTaskStackBytes, "callers' threads have no more stack");
 
 // A segment of K as a panel's tiles pass over it.
 struct Segment {
