@@ -197,8 +197,9 @@ class Engine {
   // outputs released (true), or at the deadline with what was queued refused as DRAINING, and so
   // what runs on a GPU, which may never come back (false).
   bool Drain(absl::Time deadline);
-  // A lane was given up and has not come back. The engine can be destroyed all the same; but
-  // freeing what lies on the lane's device, weights for instance, may wait for ever.
+  // A lane was given up and has not come back. The engine can be destroyed all the same, and so can
+  // blocks that were prepared: what they have on the lane's device is not freed before it is back.
+  // Freeing anything else there may wait for ever.
   bool HasStuckLane() const;
 
   // Whether a block can be answered now: by a healthy device that holds it, or by fallback.

@@ -50,18 +50,24 @@ EngineBlock::EngineBlock(const ServedBlock& served, std::vector<const Block*> on
              BatchQueue(batch_tokens_max, this, 3, budget)},
       held_(std::move(held)) {
   for (const auto& block : served.blocks) {
-    weights_.push_back({block->device(), static_cast<int64_t>(block->weight_bytes())});
-    metrics->AddWeightBytes(weights_.back().device, weights_.back().bytes);
+    weights_.push_back(std::make_shared<CountedWeights>(block, metrics));
   }
   for (size_t i = 0; i < on_device.size(); ++i) {
-    held_bytes_.push_back(has[i] ? static_cast<int64_t>(on_device[i]->weight_bytes()) : 0);
-    (*held_)[i] += held_bytes_[i];
+    const auto weights = std::find_if(weights_.begin(), weights_.end(), [&](const auto& one) {
+      return &one->block() == on_device[i];
+    });
+    on_devices_.push_back(weights == weights_.end() ? nullptr : *weights);
+    if (on_devices_[i] != nullptr) held_->Take(i, *on_devices_[i]);
   }
 }
 
 EngineBlock::~EngineBlock() {
-  for (const Weights& weights : weights_) metrics->AddWeightBytes(weights.device, -weights.bytes);
-  for (size_t i = 0; i < held_bytes_.size(); ++i) (*held_)[i] -= held_bytes_[i];
+  weights_.clear();
+  graphs.resize(on_devices_.size());
+  for (size_t i = 0; i < on_devices_.size(); ++i) {
+    if (on_devices_[i] == nullptr) continue;
+    held_->LetGo(i, {std::move(on_devices_[i]), std::move(graphs[i])});
+  }
 }
 
 absl::StatusOr<int> EngineBlock::FormOf(const Request& request) const {

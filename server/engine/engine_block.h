@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -11,21 +10,19 @@
 
 #include "absl/status/statusor.h"
 #include "server/engine/cost_model.h"
+#include "server/engine/held_weights.h"
 #include "server/engine/lane.h"
 #include "server/engine/queue.h"
 #include "server/observe/metrics.h"
 
 namespace fuseblock {
 
-// Bytes of weights that an engine's blocks hold, by device. Outlives the engine with the last
-// block.
-using HeldWeights = std::vector<std::atomic<int64_t>>;
-
 // Whether requests of that form can come to a block with such inputs.
 bool HasForm(const std::vector<BlockTensor>& inputs, int form);
 
 struct EngineBlock {
-  // on_device: the block as each of the engine's devices runs it; null where it can't. budget: what
+  // on_device: of the served block's, the one that each of the engine's devices runs; null where
+  // there is none. Their weights live at least as long as this. budget: what
   // of it may be admitted; null for no more than the server bounds.
   EngineBlock(const ServedBlock& served, std::vector<const Block*> on_device,
               int64_t batch_tokens_max, const std::shared_ptr<BudgetAccount>& budget,
@@ -74,12 +71,8 @@ struct EngineBlock {
   std::array<BatchQueue, kForms> queues;
 
  private:
-  struct Weights {
-    Device device;
-    int64_t bytes;
-  };
-  std::vector<Weights> weights_;
-  std::vector<int64_t> held_bytes_;  // by device: this block's part of *held_
+  std::vector<std::shared_ptr<const CountedWeights>> weights_;     // as the served block has them
+  std::vector<std::shared_ptr<const CountedWeights>> on_devices_;  // by device; null where not
   const std::shared_ptr<HeldWeights> held_;
 };
 

@@ -154,6 +154,7 @@ void Engine::Impl::GiveUpLanes(absl::Time overdue_by, const absl::Status& error)
     for (auto& worker : devices[i]->workers) {
       Batch batch;
       if (!worker->GiveUp(overdue_by, &batch)) continue;
+      held_weights->LaneHangs(i);
       std::string what = "a probe";
       {
         std::lock_guard<std::mutex> lock(mutex);
@@ -183,6 +184,7 @@ void Engine::Impl::GiveUpLanes(absl::Time overdue_by, const absl::Status& error)
 }
 
 void Engine::Impl::CameBack(size_t device) {
+  held_weights->LaneCameBack(device);
   {
     std::lock_guard<std::mutex> lock(mutex);
     devices[device]->health.LaneCameBack();

@@ -163,15 +163,14 @@ struct Engine::Impl {
   int64_t DeviceBytesMax(Device device) const;
   // As it is, or with one more block.
   std::vector<DeviceMemory> PlanMemory(const EngineBlock* more) const;
-  struct Preparation;
   // On every lane of a device that has the block.
-  absl::Status PrepareOn(size_t device, const std::shared_ptr<Preparation>& preparing,
+  absl::Status PrepareOn(size_t device, const std::shared_ptr<EngineBlock>& preparing,
                          absl::Duration measure_max);
   absl::Status ReserveOn(size_t device, const LaneBytes& bytes);
   absl::Status CaptureOn(size_t device, LaneWorker& worker,
-                         const std::shared_ptr<Preparation>& preparing);
+                         const std::shared_ptr<EngineBlock>& preparing);
   bool Prepared(size_t device, const LaneWorker& worker, const EngineBlock& block) const;
-  absl::Status MeasureOn(size_t device, const std::shared_ptr<Preparation>& preparing,
+  absl::Status MeasureOn(size_t device, const std::shared_ptr<EngineBlock>& preparing,
                          absl::Duration measure_max);
   // Returns when the worker has run it, or has been given up: UNAVAILABLE if it was in this that it
   // hung; OK, without having run it, if it hung before.

@@ -36,7 +36,7 @@ std::vector<DeviceMemory> Engine::Impl::PlanMemory(const EngineBlock* more) cons
     DeviceMemory memory;
     memory.device = state.device;
     memory.lanes = Signed(state.workers.size());
-    memory.weights = (*held_weights)[i];
+    memory.weights = held_weights->bytes(i);
     memory.device_bytes_max = state.bytes_max;
     LaneBytes bytes = NeededOn(i);  // also of lanes that are yet to grow to it
     for (const auto& worker : state.workers) {

@@ -21,12 +21,6 @@ void LogNotCaptured(Device device, const EngineBlock& block, const absl::Status&
 
 }  // namespace
 
-// What tasks use, and a lane that hangs in one keeps: the block with its weights.
-struct Engine::Impl::Preparation {
-  std::shared_ptr<EngineBlock> block;
-  std::vector<std::shared_ptr<const Block>> weights;
-};
-
 absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budget,
                                    absl::Duration measure_max) {
   // One at a time: each is measured against what the ones before it left.
@@ -38,11 +32,10 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budge
   }
   const auto account = std::make_shared<BudgetAccount>(
       BudgetAccount{absl::StrCat("the budget of ", block.name), budget, {}});
-  const auto preparing = std::make_shared<Preparation>();
-  preparing->weights = block.blocks;
-  preparing->block = std::make_shared<EngineBlock>(
+  // Tasks share it, with its weights, so that a lane that hangs in one keeps what it uses.
+  const auto preparing = std::make_shared<EngineBlock>(
       block, on_device, options.batch_tokens_max, account, metrics.Block(block.name), held_weights);
-  EngineBlock& beside = *preparing->block;
+  EngineBlock& beside = *preparing;
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(block.name, ": ", status.message()));
   };
@@ -62,13 +55,13 @@ absl::Status Engine::Impl::Prepare(const ServedBlock& block, const Budget& budge
         absl::StrCat(block.name, ": is on none of the engine's devices"));
   }
   block.metrics = beside.metrics;
-  block.engine = preparing->block;
+  block.engine = preparing;
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::PrepareOn(size_t device, const std::shared_ptr<Preparation>& preparing,
+absl::Status Engine::Impl::PrepareOn(size_t device, const std::shared_ptr<EngineBlock>& preparing,
                                      absl::Duration measure_max) {
-  const EngineBlock& block = *preparing->block;
+  const EngineBlock& block = *preparing;
   absl::Status status = ReserveOn(device, block.BytesNeeded(device, options.batch_tokens_max));
   for (const auto& worker : devices[device]->workers) {
     if (!status.ok()) return status;
@@ -101,8 +94,8 @@ absl::Status Engine::Impl::ReserveOn(size_t device, const LaneBytes& bytes) {
 // save nothing, where they no longer fit into EngineOptions::graphs_per_lane_max or into memory,
 // and where the device is out of service by now. UNAVAILABLE: it is lost, or hangs.
 absl::Status Engine::Impl::CaptureOn(size_t device, LaneWorker& worker,
-                                     const std::shared_ptr<Preparation>& preparing) {
-  const EngineBlock& block = *preparing->block;
+                                     const std::shared_ptr<EngineBlock>& preparing) {
+  const EngineBlock& block = *preparing;
   const auto graphs = std::make_shared<std::shared_ptr<BlockGraphs>>();
   const int buckets = BucketsUpTo(options.batch_tokens_max);
   int64_t room = options.graphs_per_lane_max - worker.lane().graphs().count;
@@ -110,11 +103,10 @@ absl::Status Engine::Impl::CaptureOn(size_t device, LaneWorker& worker,
     if (!HasForm(block.inputs, form)) continue;
     for (int bucket = 0; bucket < buckets; ++bucket) {
       if (room-- <= 0 || !Prepared(device, worker, block)) return absl::OkStatus();
-      absl::Status status =
-          RunOnLane(device, worker, absl::StrCat("capturing ", block.name),
-                    [preparing, graphs, form, bucket](LaneWorker& lane) {
-                      return lane.Capture(*preparing->block, form, bucket, graphs.get());
-                    });
+      absl::Status status = RunOnLane(device, worker, absl::StrCat("capturing ", block.name),
+                                      [preparing, graphs, form, bucket](LaneWorker& lane) {
+                                        return lane.Capture(*preparing, form, bucket, graphs.get());
+                                      });
       if (absl::IsUnavailable(status)) return status;
       if (!status.ok()) {
         LogNotCaptured(device_list[device], block, status);
@@ -128,16 +120,16 @@ absl::Status Engine::Impl::CaptureOn(size_t device, LaneWorker& worker,
     LogNotCaptured(device_list[device], block, s);
     return absl::OkStatus();
   }
-  preparing->block->graphs[device][worker.index()] = *graphs;
+  preparing->graphs[device][worker.index()] = *graphs;
   return absl::OkStatus();
 }
 
 // Batches of ever more tokens, until that much time was spent. A failure is left for a real batch
 // to meet.
-absl::Status Engine::Impl::MeasureOn(size_t device, const std::shared_ptr<Preparation>& preparing,
+absl::Status Engine::Impl::MeasureOn(size_t device, const std::shared_ptr<EngineBlock>& preparing,
                                      absl::Duration measure_max) {
   if (measure_max <= absl::ZeroDuration()) return absl::OkStatus();
-  EngineBlock& block = *preparing->block;
+  EngineBlock& block = *preparing;
   LaneWorker& worker = *devices[device]->workers.front();
   const absl::Time until = clock.Now() + measure_max;
   const int64_t tokens_max = options.batch_tokens_max;
@@ -146,7 +138,7 @@ absl::Status Engine::Impl::MeasureOn(size_t device, const std::shared_ptr<Prepar
     const auto took = std::make_shared<absl::StatusOr<absl::Duration>>(absl::CancelledError());
     absl::Status status = RunOnLane(device, worker, absl::StrCat("measuring ", block.name),
                                     [preparing, took, tokens, until](LaneWorker& lane) {
-                                      *took = lane.TimeOf(*preparing->block, tokens, until);
+                                      *took = lane.TimeOf(*preparing, tokens, until);
                                       return absl::OkStatus();
                                     });
     if (!status.ok()) return status;

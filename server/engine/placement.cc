@@ -13,6 +13,7 @@
 #include "server/engine/lane.h"
 #include "server/engine/memory_plan.h"
 #include "server/observe/log.h"
+#include "server/reason.h"
 
 namespace fuseblock {
 namespace {
@@ -300,6 +301,12 @@ absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const Engine& engine, int64
                     static_cast<int>(memory.lanes),
                     memory.tensors + memory.workspace + memory.captured,
                     std::max<int64_t>(graphs_max - memory.graph_count / memory.lanes, 0)});
+  }
+  for (const DeviceStatus& status : statuses) {
+    if (!gpus.empty() || status.stuck_lanes == 0) continue;
+    return MakeError(Reason::kDeviceLost,
+                     absl::StrCat(DeviceName(status.device), ": ", status.reason),
+                     absl::Seconds(1));
   }
   return gpus;
 }

@@ -99,7 +99,8 @@ std::map<std::string, std::vector<Device>> PlacesOf(std::string_view model,
                                                     const std::vector<Device>& devices);
 
 // The engine's healthy GPUs, with the memory that is left for it on them now. The device's error
-// when one does not say.
+// when one does not say. DEVICE_LOST when none is healthy and a lane of one hangs: what would be
+// loaded onto that one might never come back.
 absl::StatusOr<std::vector<PlacementDevice>> GpusNow(const Engine& engine, int64_t graphs_max);
 
 }  // namespace fuseblock

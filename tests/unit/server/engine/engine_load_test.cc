@@ -6,6 +6,9 @@
 
 #include <thread>
 
+#include "server/engine/held_weights.h"
+#include "server/engine/memory_plan.h"
+#include "server/engine/placement.h"
 #include "tests/unit/server/engine/engine_fixture.h"
 #include "tests/unit/server/engine/simulated_clock.h"
 
@@ -144,6 +147,7 @@ TEST_P(EngineHungLoadTest, TheLoadFailsAndTheDeviceIsQuarantined) {
   faults_->Inject(kCuda0, Fault::kHang, 1, {}, GetParam().step);
   auto other = MakeBlock("m.other", BlockKind::kMlp);
   const std::weak_ptr<const Block> weights = other->blocks.front();
+  const int64_t held = engine_->Memory()[0].weights;
   absl::Status status;
   std::thread loader([&] { status = engine_->Prepare(*other, {}, absl::Hours(1)); });
   faults_->AwaitHeld(kCuda0, 1);
@@ -158,7 +162,9 @@ TEST_P(EngineHungLoadTest, TheLoadFailsAndTheDeviceIsQuarantined) {
   EXPECT_EQ(Gpu().health, DeviceHealth::kQuarantined);
   EXPECT_EQ(Gpu().stuck_lanes, 1);
   other.reset();
-  EXPECT_EQ(weights.expired(), GetParam().step == Step::kReserve) << "the lane may yet read them";
+  EXPECT_FALSE(weights.expired()) << "to free them may take as long as the lane hangs";
+  EXPECT_GT(engine_->Memory()[0].weights, held);
+  EXPECT_EQ(ReasonOf(GpusNow(*engine_, 0).status()), Reason::kDeviceLost) << "nowhere to load to";
 
   const auto meanwhile = Send(path, 3);
   meanwhile->ExpectRight();
@@ -167,6 +173,7 @@ TEST_P(EngineHungLoadTest, TheLoadFailsAndTheDeviceIsQuarantined) {
   faults_->Release(kCuda0);
   while (engine_->HasStuckLane()) std::this_thread::yield();
   EXPECT_TRUE(weights.expired());
+  EXPECT_TRUE(GpusNow(*engine_, 0).ok());
   clock_.Advance(absl::Seconds(1));
   while (Gpu().health != DeviceHealth::kHealthy) std::this_thread::yield();
   for (const auto& block : {path, during, Serve("m.other", BlockKind::kMlp)}) {
@@ -180,6 +187,61 @@ INSTANTIATE_TEST_SUITE_P(Steps, EngineHungLoadTest,
                          ::testing::Values(HangCase{Step::kReserve, "growing its memory"},
                                            HangCase{Step::kCapture, "capturing m.other"},
                                            HangCase{Step::kRun, "measuring m.other"}));
+
+// Whoever drops a block does not wait for a lane that hangs: a revision that was unloaded goes when
+// the lane has come back.
+TEST_F(EngineLoadTest, WhatIsDroppedWhileALaneHangsIsFreedByTheLane) {
+  options_.devices = {kCuda0, kCpu};
+  Start();
+  const auto path = Serve("m.path", kPath);
+  auto dropped = Serve("m.dropped", BlockKind::kMlp);
+  const std::weak_ptr<const Block> weights = dropped->blocks.front();
+  faults_->Inject(kCuda0, Fault::kHang);
+  const auto hung = Send(path, 3);
+  faults_->AwaitHeld(kCuda0, 1);
+  clock_.Advance(kWatchdog);
+  hung->ExpectRight();
+  dropped.reset();
+  EXPECT_FALSE(weights.expired());
+  EXPECT_GT(metrics_.Value("fuseblock_weights_bytes{block=\"m.dropped\",device=\"cpu\"}"), 0);
+  faults_->Release(kCuda0);
+  while (engine_->HasStuckLane()) std::this_thread::yield();
+  EXPECT_TRUE(weights.expired());
+  EXPECT_EQ(metrics_.Value("fuseblock_weights_bytes{block=\"m.dropped\",device=\"cpu\"}"), 0);
+}
+
+TEST(HeldWeightsTest, OnlyADeviceThatHangsKeepsWhatIsLetGo) {
+  Metrics metrics;
+  BlockMetrics* const block = metrics.Block("m.mlp");
+  const auto served = MakeBlock("m.mlp", BlockKind::kMlp);
+  const auto weights = [&] {
+    return std::make_shared<const CountedWeights>(served->blocks[0], block);
+  };
+  const auto held = std::make_shared<HeldWeights>(2);
+  std::weak_ptr<const CountedWeights> of[2];
+  const auto let_go = [&] {
+    for (size_t device = 0; device < 2; ++device) {
+      const auto share = weights();
+      of[device] = share;
+      held->Take(device, *share);
+      held->LetGo(device, {share, {}});
+    }
+  };
+  let_go();
+  EXPECT_TRUE(of[0].expired() && of[1].expired());
+  EXPECT_EQ(held->bytes(0), 0);
+  for (int lane = 0; lane < 2; ++lane) held->LaneHangs(0);
+  let_go();
+  EXPECT_FALSE(of[0].expired());
+  EXPECT_TRUE(of[1].expired());
+  EXPECT_EQ(held->bytes(0), static_cast<int64_t>(served->blocks[0]->weight_bytes()));
+  EXPECT_EQ(held->bytes(1), 0);
+  held->LaneCameBack(0);
+  EXPECT_FALSE(of[0].expired()) << "the other one still hangs";
+  held->LaneCameBack(0);
+  EXPECT_TRUE(of[0].expired());
+  EXPECT_EQ(held->bytes(0), 0);
+}
 
 TEST_F(EngineLoadTest, ADeviceThatIsLostInALoadIsTakenOutOfService) {
   options_.devices = {kCuda0, kCpu};
