@@ -226,14 +226,14 @@ TEST_F(RawStreamTest, BadMetadataEndsTheStream) {
 }
 
 TEST_F(RawStreamTest, AClientThatDoesNotReadHoldsUpItsOwnStreamOnly) {
-  engine_options_.batch_tokens_max = engine_options_.request_tokens_max = 20000;
-  rpc_options_.blocks = {.limits = {20000, 1 << 24}, .stream_requests_max = 3};
+  rpc_options_.blocks.stream_requests_max = 3;
   StartServer();
   Open();
-  // Answers of 1.9 MB: more than the transport takes without a reader, so that none is written out.
+  // Answers of 384 kB: more than the transport takes without a reader, a window and a buffer of 64
+  // KiB each, so that none is written out.
   std::thread writer([&] {
     for (uint64_t id = 1; id <= 8; ++id) {
-      v1::StreamBlocksRequest message = Message(id, 20000);
+      v1::StreamBlocksRequest message = Message(id, 4000);
       message.mutable_request()->set_block("m.layers.0.attn_norm");
       Write(message);
     }
