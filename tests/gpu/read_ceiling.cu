@@ -1,8 +1,7 @@
 // The read ceiling of a benchmark: how fast this GPU reads memory once when nothing else is to do.
 //
-// Plain loads of 16 bytes, several in flight for each thread, eight blocks a multiprocessor, each
-// with a contiguous share: nothing that was tried streams faster (copies by the copy engine in
-// pieces of 16 KiB are as fast).
+// Plain loads of 16 bytes, several in flight for each thread. Which of the ways below is the fastest
+// depends on the card and on the size, by a few per cent, so a benchmark tries them all.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -10,7 +9,6 @@
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kBlocksOfMultiprocessor = 8;
 
 __device__ uint4 LoadOnce(const uint4* from) {
   uint4 v;
@@ -20,31 +18,54 @@ __device__ uint4 LoadOnce(const uint4* from) {
   return v;
 }
 
-template <int kInFlight>
+__device__ unsigned Bits(uint4 v) { return v.x ^ v.y ^ v.z ^ v.w; }
+
+// A block reads `share` pieces of kBlock loads: one after the other, or every gridDim-th.
+template <int kInFlight, int kBlocksOfMultiprocessor, bool kInterleaved>
 __global__ void __launch_bounds__(kBlock, kBlocksOfMultiprocessor)
     ReadKernel(const uint4* data, int64_t count, unsigned* sink) {
-  const int64_t share = (count + gridDim.x - 1) / gridDim.x;
-  const int64_t first = share * blockIdx.x;
-  const int64_t end = first + share < count ? first + share : count;
+  const int64_t pieces = (count + kBlock - 1) / kBlock;
+  const int64_t share = (pieces + gridDim.x - 1) / gridDim.x * kBlock;
+  const int64_t step = kInterleaved ? int64_t{gridDim.x} * kBlock : kBlock;
+  const int64_t first = kInterleaved ? int64_t{blockIdx.x} * kBlock : share * blockIdx.x;
+  const int64_t end = kInterleaved || first + share > count ? count : first + share;
+  int64_t i = first + threadIdx.x;
   unsigned bits = 0;
-  for (int64_t i = first + threadIdx.x; i < end; i += kInFlight * kBlock) {
-    uint4 v[kInFlight] = {};
+  // Without a condition for each load, which would keep them from being in flight together.
+  for (; i + (kInFlight - 1) * step < end; i += kInFlight * step) {
+    uint4 v[kInFlight];
 #pragma unroll
-    for (int j = 0; j < kInFlight; ++j) {
-      if (i + j * kBlock < end) v[j] = LoadOnce(data + i + j * kBlock);
-    }
+    for (int j = 0; j < kInFlight; ++j) v[j] = LoadOnce(data + i + j * step);
 #pragma unroll
-    for (int j = 0; j < kInFlight; ++j) bits ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    for (int j = 0; j < kInFlight; ++j) bits ^= Bits(v[j]);
   }
+  for (; i < end; i += step) bits ^= Bits(LoadOnce(data + i));
   if (bits == 0x2f1e3d4cu) *sink = bits;  // so that nothing is left out; hardly ever done
 }
 
+struct Way {
+  void (*kernel)(const uint4*, int64_t, unsigned*);
+  int blocks_of_multiprocessor;
+};
+
+template <int kInFlight, int kBlocks, bool kInterleaved>
+constexpr Way kWay{ReadKernel<kInFlight, kBlocks, kInterleaved>, kBlocks};
+
+// Eight blocks leave a thread 32 registers: room for four loads in flight, not for eight.
+const Way kWays[] = {kWay<4, 8, false>, kWay<4, 8, true>,  kWay<2, 8, false>, kWay<8, 4, false>,
+                     kWay<8, 4, true>,  kWay<16, 2, false>};
+
 }  // namespace
 
-// Reads `bytes`, a multiple of 16, once, with 4 or 8 loads in flight. sink: a word of device
-// memory. Returns a cudaError_t.
+// The number of ways.
+extern "C" __attribute__((visibility("default"))) int fuseblock_read_ways() {
+  return static_cast<int>(sizeof(kWays) / sizeof(kWays[0]));
+}
+
+// Reads `bytes`, a multiple of 16, once, in way `way`. sink: a word of device memory. Returns a
+// cudaError_t.
 extern "C" __attribute__((visibility("default"))) int fuseblock_read(const void* data,
-                                                                     int64_t bytes, int in_flight,
+                                                                     int64_t bytes, int way,
                                                                      void* sink, void* stream) {
   int device = 0;
   int multiprocessors = 0;
@@ -53,9 +74,9 @@ extern "C" __attribute__((visibility("default"))) int fuseblock_read(const void*
     error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   }
   if (error != cudaSuccess) return error;
-  const auto kernel = in_flight == 4 ? ReadKernel<4> : ReadKernel<8>;
-  kernel<<<multiprocessors * kBlocksOfMultiprocessor, kBlock, 0,
-           static_cast<cudaStream_t>(stream)>>>(static_cast<const uint4*>(data), bytes / 16,
-                                                static_cast<unsigned*>(sink));
+  const Way& as = kWays[way];
+  as.kernel<<<multiprocessors * as.blocks_of_multiprocessor, kBlock, 0,
+              static_cast<cudaStream_t>(stream)>>>(static_cast<const uint4*>(data), bytes / 16,
+                                                   static_cast<unsigned*>(sink));
   return cudaGetLastError();
 }
