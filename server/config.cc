@@ -101,6 +101,9 @@ const std::vector<Key<Config>>& Keys() {
              "what weights and lanes may hold of the host's memory; 0 for no limit"),
       Number("engine.watchdog_seconds", &C::watchdog_seconds, 1, 3600,
              "a GPU's batch hangs when it takes longer, and ten times longer than predicted"),
+      Text("engine.tuning_file", &C::tuning_file, nullptr,
+           "what was measured about a GPU to choose among kernels that give the same bits is kept "
+           "there for the next start; empty: measured at every start"),
       Choice("fallback.policy", &C::fallback_policy, {"cpu", "refuse"},
              "who answers for a lost device"),
       Number("drain.notice_seconds", &C::drain_notice_seconds, 0, 3600,

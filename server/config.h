@@ -60,6 +60,7 @@ struct Config {
   int64_t max_device_bytes = 0;
   int64_t max_host_bytes = 0;
   int64_t watchdog_seconds = 10;
+  std::string tuning_file;
   std::string fallback_policy = "cpu";
   int64_t drain_notice_seconds = 0;
   int64_t drain_grace_seconds = 30;

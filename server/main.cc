@@ -22,6 +22,7 @@
 #include "build_info.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/status.h"
+#include "kernels/base/tuning.h"
 #include "kernels/list.h"
 #include "server/command_line.h"
 #include "server/config.h"
@@ -376,7 +377,9 @@ int Serve(const Config& config) {
   StopSignals signals;
   std::atomic<HealthService*> health = nullptr;
   Parts parts;
-  absl::Status status = Start(config, parts, signals, health);
+  absl::Status status = UseTuningFile(config.tuning_file,
+                                      absl::StrCat(FUSEBLOCK_VERSION, " (", FUSEBLOCK_COMMIT, ")"));
+  if (status.ok()) status = Start(config, parts, signals, health);
   if (!status.ok()) {
     Log(LogLevel::kError, "start_failed", std::string(status.message()));
     return kExitFailed;

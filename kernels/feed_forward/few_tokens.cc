@@ -139,6 +139,12 @@ absl::Status RunFewTokens(const ExecutionContext& context, const FewTokensArgs& 
     call.eps = args.path->eps;
     call.norm_offset = args.path->norm_offset;
   }
+  const FewTokens& weights = *args.weights;
+  const bool plain = call.residual.data == nullptr && args.y_dtype == args.dtype;
+  if (weights.library_down != nullptr && plain && args.x.rows > kFewTokensMax &&
+      args.x.rows >= weights.library_down_from) {
+    call.library_down = weights.library_down;
+  }
   return CudaStatus(kLauncher, run(&call, context.stream));
 }
 

@@ -45,6 +45,10 @@ class FewTokens {
 
   // Whether the composed products give a row the same bits, as far as it was proven.
   bool as_products = false;
+  // The plan of the plain down weight, and the number of tokens from which that product takes
+  // down's part: it gives the same bits, sooner. Null: nowhere.
+  const void* library_down = nullptr;
+  int64_t library_down_from = 0;
 
  private:
   FeedForwardForm form_{};

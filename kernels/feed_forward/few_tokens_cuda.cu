@@ -88,7 +88,9 @@ int RunFewTokens(const FuseblockFewTokens* args, void* stream_pointer) {
   const GateUpLaunch& form = *kForms[args->form];
   error = many ? form.many(*args, stream) : form.few(*args, width, stream);
   if (error != cudaSuccess) return error;
-  return many ? LaunchManyTokensDown(*args, stream) : LaunchFewTokensDown(*args, width, stream);
+  if (!many) return LaunchFewTokensDown(*args, width, stream);
+  return args->library_down != nullptr ? LaunchLibraryDown(*args, stream)
+                                       : LaunchManyTokensDown(*args, stream);
 }
 
 }  // namespace fuseblock

@@ -22,6 +22,9 @@ typedef struct FuseblockFewTokens {
   void* n;         // the products' input
   void* product;   // what down reads
   void* meetings;  // [ManyTokensMeetingBytes], 16-byte aligned; for more than kFewTokensMax tokens
+  // A product's plan of the plain down weight, by which more than kFewTokensMax tokens go through
+  // it instead; without a residual, y in x's dtype. Null: none.
+  const void* library_down;
 } FuseblockFewTokens;
 
 extern "C" {

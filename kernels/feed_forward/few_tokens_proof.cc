@@ -5,14 +5,12 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/cuda.h"
-#include "kernels/base/half.h"
 #include "kernels/base/status.h"
-#include "kernels/feed_forward/feed_forward.h"
+#include "kernels/feed_forward/few_tokens_trial.h"
 
 namespace fuseblock {
 namespace {
@@ -40,18 +38,7 @@ class Proof {
     FUSEBLOCK_RETURN_IF_ERROR(
         CudaStatus("creating a stream", cuda.stream_create(device_.index, &stream_)));
     const int64_t hidden = weights_.hidden();
-    std::vector<std::byte> rows(static_cast<size_t>(kProbeRows * hidden * 2));
-    VisitFloat(weights_.dtype(), [&](auto type) {
-      uint32_t bits = 0x5eed;
-      for (size_t at = 0; at < rows.size(); at += sizeof(type)) {
-        bits = bits * 1664525u + 1013904223u;
-        const float value =
-            static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-30f;  // in [-2, 2)
-        const auto rounded = FromFloat<decltype(type)>(value);
-        if constexpr (sizeof(type) == 2) std::memcpy(rows.data() + at, &rounded, sizeof(type));
-      }
-    });
-    FUSEBLOCK_ASSIGN_OR_RETURN(x_, Buffer::CopyToDevice(rows.data(), rows.size(), device_));
+    FUSEBLOCK_ASSIGN_OR_RETURN(x_, ProbeRows(weights_, kProbeRows));
     FUSEBLOCK_ASSIGN_OR_RETURN(
         y_, Buffer::Allocate(MemoryKind::kDevice, static_cast<size_t>(kProbeRows * hidden) * 4,
                              device_));
@@ -135,6 +122,7 @@ absl::Status PrepareFewTokens(FeedForwardWeights& weights) {
     return absl::OkStatus();
   }
   weights.few->as_products = equality == Equality::kBits;
+  TryLibraryDown(weights);
   return absl::OkStatus();
 }
 

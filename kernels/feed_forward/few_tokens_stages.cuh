@@ -22,6 +22,8 @@ extern const GateUpLaunch kSwiGluLaunch, kGeGluTanhLaunch, kGeGluErfLaunch, kGel
 // y = (x (+ residual) +) product * down^T (+ bias).
 cudaError_t LaunchFewTokensDown(const FuseblockFewTokens& args, int width, cudaStream_t stream);
 cudaError_t LaunchManyTokensDown(const FuseblockFewTokens& args, cudaStream_t stream);
+// The third by the library's product, from a gated product in rows.
+cudaError_t LaunchLibraryDown(const FuseblockFewTokens& args, cudaStream_t stream);
 
 // Calls f(T{}, width as an integral constant); cudaErrorInvalidValue for another dtype or width.
 template <typename F>

@@ -37,6 +37,7 @@ cudaError_t LaunchManyTokensGateUp(const FuseblockFewTokens& args, cudaStream_t 
   params.weights = static_cast<const std::byte*>(args.packed);
   params.activations = static_cast<const std::byte*>(args.n);
   params.product = static_cast<std::byte*>(args.product);
+  params.in_rows = args.library_down != nullptr;
   params.bias = args.up_bias;
   params.meetings = static_cast<int*>(args.meetings);
   params.meeting_count = plan.segments > 1 ? kManyMeetings : 0;

@@ -31,6 +31,7 @@
 // for 65 to 128 tokens.
 #include "kernels/feed_forward/many_tokens_down.cuh"
 #include "kernels/feed_forward/many_tokens_launch.cuh"
+#include "kernels/linear/linear_cuda.h"
 
 namespace fuseblock {
 
@@ -61,6 +62,14 @@ cudaError_t LaunchManyTokensDown(const FuseblockFewTokens& args, cudaStream_t st
   };
   return args.x.dtype == static_cast<int>(DType::kF16) ? launch_of(__half{})
                                                        : launch_of(__nv_bfloat16{});
+}
+
+cudaError_t LaunchLibraryDown(const FuseblockFewTokens& args, cudaStream_t stream) {
+  if (args.residual.data != nullptr || args.y.dtype != args.x.dtype) return cudaErrorInvalidValue;
+  const FuseblockCudaRows product{args.product, args.x.dtype, args.x.rows, args.plan->intermediate,
+                                  args.plan->intermediate};
+  const FuseblockCudaRows add = args.on_path != 0 ? args.x : FuseblockCudaRows{};
+  return static_cast<cudaError_t>(RunLinearOnto(args.library_down, product, add, args.y, stream));
 }
 
 }  // namespace fuseblock

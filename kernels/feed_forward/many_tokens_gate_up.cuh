@@ -14,6 +14,7 @@ constexpr int kManyGateUpColumns = kGroups* kGroupBytes / kTileRowBytes;
 
 struct ManyGateUpParams : ManyParams {
   std::byte* product;  // [block of tokens][tile][token][128 bytes]
+  bool in_rows;        // or [token][intermediate]
   const float* bias;   // of up, in a dense form; null: none
   int* meetings;       // down's, made zero for it
   int meeting_count;
@@ -111,6 +112,10 @@ __device__ void StoreManyColumns(const float (&sum)[kManyGateUpColumns<kGroups> 
   const int64_t chunks = p.plan.all_groups * kEights;
   const int64_t first_chunk = int64_t{column} * kChunks;
   std::byte* to = p.product + int64_t{block} * chunks * kTokenBlock * 16;
+  const auto offset = [&](int row, int64_t chunk) {
+    return p.in_rows ? (row * chunks + chunk) * 16
+                     : FewTokensPlan::ActivationOffset(kTokenBlock, row, chunk);
+  };
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = token + 8 * half;
@@ -132,7 +137,7 @@ __device__ void StoreManyColumns(const float (&sum)[kManyGateUpColumns<kGroups> 
       TransposeQuad(two);
       const int64_t chunk = first_chunk + first + lane % 4;
       if (first + lane % 4 < kChunks && chunk < chunks && block * kTokenBlock + row < p.tokens) {
-        *reinterpret_cast<uint4*>(to + FewTokensPlan::ActivationOffset(kTokenBlock, row, chunk)) =
+        *reinterpret_cast<uint4*>(to + offset(row, chunk)) =
             make_uint4(two[0], two[1], two[2], two[3]);
       }
     }

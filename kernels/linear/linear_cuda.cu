@@ -35,14 +35,19 @@ cudaError_t CopyRows(const FuseblockCudaRows& to, const FuseblockCudaRows& from,
                            cudaMemcpyDeviceToDevice, stream);
 }
 
+// y = (add +) x * W^T; add.data null: none.
 cudaError_t RunPinned(const Plan& plan, const FuseblockCudaRows& x, const FuseblockCudaRows& y,
-                      cudaStream_t stream) {
+                      cudaStream_t stream, const FuseblockCudaRows& add = {}) {
   const PinnedProduct& product = y.dtype == plan.dtype ? plan.pinned->same : plan.pinned->wide;
   for (int64_t first = 0; first < x.rows; first += kRowsPerCall) {
     const int64_t count = std::min(kRowsPerCall, x.rows - first);
-    const cudaError_t error =
-        Multiply(*plan.pinned, product, plan.weight, RowsFrom(x, first, count).data, x.stride,
-                 count, RowsFrom(y, first, count).data, y.stride, stream);
+    ProductOperands operands{plan.weight, RowsFrom(x, first, count).data, x.stride,
+                             count,       RowsFrom(y, first, count).data, y.stride};
+    if (add.data != nullptr) {
+      operands.add = RowsFrom(add, first, count).data;
+      operands.add_stride = add.stride;
+    }
+    const cudaError_t error = Multiply(*plan.pinned, product, operands, stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -125,6 +130,17 @@ int MakeLinearPlan(int device, int dtype, int64_t n, int64_t k, int segments, co
 }
 
 void FreeLinearPlan(void* plan) { delete static_cast<Plan*>(plan); }
+
+int RunLinearOnto(const void* plan_pointer, const FuseblockCudaRows& x,
+                  const FuseblockCudaRows& add, const FuseblockCudaRows& y, void* stream) {
+  const Plan& plan = *static_cast<const Plan*>(plan_pointer);
+  if (plan.pinned == nullptr || plan.bias != nullptr || plan.segments > 1) {
+    return cudaErrorNotSupported;
+  }
+  const cudaError_t error = RunPinned(plan, x, y, static_cast<cudaStream_t>(stream), add);
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
 
 int RunLinear(const void* plan_pointer, const FuseblockCudaRows* x, const FuseblockCudaRows* y,
               int epilogue, void* stream_pointer) {

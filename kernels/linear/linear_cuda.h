@@ -19,3 +19,13 @@ typedef void FuseblockLinearPlanFree(void* plan);
 typedef int FuseblockLinear(const void* plan, const FuseblockCudaRows* x,
                             const FuseblockCudaRows* y, int epilogue, void* stream);
 }
+
+namespace fuseblock {
+
+// Within the backend: y = (add +) x * weight^T, rounded once, of rows on 16-byte boundaries, all of
+// the weight's dtype; add.data null: none. cudaErrorNotSupported for a plan with a bias, with
+// segments or without the library's algorithms.
+int RunLinearOnto(const void* plan, const FuseblockCudaRows& x, const FuseblockCudaRows& add,
+                  const FuseblockCudaRows& y, void* stream);
+
+}  // namespace fuseblock

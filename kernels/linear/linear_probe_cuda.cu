@@ -59,26 +59,27 @@ struct Part {
   int64_t k, count;
 };
 
-// The three matrices of a call; several products' outputs follow one another.
+// The matrices of a call; several products' outputs follow one another.
 class Layouts {
  public:
   Layouts(const PinnedProducts& products, const PinnedProduct& product, Part part, int64_t rows,
-          int64_t x_stride, int64_t y_stride)
+          int64_t x_stride, int64_t y_stride, int64_t add_stride = 0)
       : lt_(*products.lt) {
     Make(&weight, product.type, part.k, products.n, products.k, part, part.k);
     Make(&x, product.type, part.k, rows, x_stride, part, part.k);
     Make(&y, product.out_type, products.n, rows, y_stride, part, rows * y_stride);
+    if (add_stride != 0) Make(&add, product.out_type, products.n, rows, add_stride, part, 0);
   }
   Layouts(const Layouts&) = delete;
   Layouts& operator=(const Layouts&) = delete;
   ~Layouts() {
-    for (cublasLtMatrixLayout_t layout : {weight, x, y}) {
+    for (cublasLtMatrixLayout_t layout : {weight, x, y, add}) {
       if (layout != nullptr) lt_.MatrixLayoutDestroy(layout);
     }
   }
   cublasStatus_t status() const { return status_; }
 
-  cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr;
+  cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr, add = nullptr;
 
  private:
   void Make(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t length, int64_t count,
@@ -111,27 +112,22 @@ Part FirstPart(const PinnedProducts& products, const PinnedProduct& product, int
   return {kFloatSegment, rows <= kRowsAtOnce ? products.k / kFloatSegment : 1};
 }
 
-// The operands of a product, all on 16-byte boundaries.
-struct Operands {
-  const void* weight;
-  const void* x;
-  int64_t x_stride, rows;
-  void* y;
-  int64_t y_stride;
-};
-
-// The part of the inner axis from `first` on, times `onto` of what y holds more.
+// The part of the inner axis from `first` on, onto `onto` times what y holds, or onto `add`.
 cublasStatus_t MultiplyPart(const PinnedProducts& products, const PinnedProduct& product,
-                            const cublasLtMatmulAlgo_t& algorithm, const Operands& of, Part part,
-                            int64_t first, float onto, cudaStream_t stream) {
-  const Layouts layouts(products, product, part, of.rows, of.x_stride, of.y_stride);
+                            const cublasLtMatmulAlgo_t& algorithm, const ProductOperands& of,
+                            Part part, int64_t first, float onto, cudaStream_t stream) {
+  const bool adds = of.add != nullptr;
+  const Layouts layouts(products, product, part, of.rows, of.x_stride, of.y_stride,
+                        adds ? of.add_stride : 0);
   if (layouts.status() != CUBLAS_STATUS_SUCCESS) return layouts.status();
+  if (adds) onto = 1.0f;
   const int64_t skip = first * (product.type == CUDA_R_32F ? 4 : 2);
   const float one = 1.0f;
   return products.lt->Matmul(products.handle, products.desc, &one,
                              static_cast<const std::byte*>(of.weight) + skip, layouts.weight,
-                             static_cast<const std::byte*>(of.x) + skip, layouts.x, &onto, of.y,
-                             layouts.y, of.y, layouts.y, &algorithm, nullptr, 0, stream);
+                             static_cast<const std::byte*>(of.x) + skip, layouts.x, &onto,
+                             adds ? of.add : of.y, adds ? layouts.add : layouts.y, of.y, layouts.y,
+                             &algorithm, nullptr, 0, stream);
 }
 
 // y = the sum of `count` parts [rows, n], in order, as adding each onto y would round it.
@@ -153,8 +149,8 @@ __global__ void AddPartsKernel(const float4* parts, int64_t count, int64_t rows,
 
 // The segments at once, into scratch of the stream's own, and their sum.
 cublasStatus_t MultiplyAtOnce(const PinnedProducts& products, const PinnedProduct& product,
-                              const cublasLtMatmulAlgo_t& algorithm, const Operands& of, Part part,
-                              cudaStream_t stream) {
+                              const cublasLtMatmulAlgo_t& algorithm, const ProductOperands& of,
+                              Part part, cudaStream_t stream) {
   const int64_t done = part.k * part.count, rest = products.k - done;
   const int64_t count = part.count + (rest > 0 ? 1 : 0);
   float* parts = nullptr;
@@ -162,7 +158,7 @@ cublasStatus_t MultiplyAtOnce(const PinnedProducts& products, const PinnedProduc
                       stream) != cudaSuccess) {
     return CUBLAS_STATUS_ALLOC_FAILED;
   }
-  Operands to = of;
+  ProductOperands to = of;
   to.y = parts;
   to.y_stride = products.n;
   cublasStatus_t status = MultiplyPart(products, product, algorithm, to, part, 0, 0.0f, stream);
@@ -183,9 +179,10 @@ cublasStatus_t MultiplyAtOnce(const PinnedProducts& products, const PinnedProduc
 }
 
 cublasStatus_t MultiplyBy(const PinnedProducts& products, const PinnedProduct& product,
-                          const cublasLtMatmulAlgo_t& algorithm, const Operands& of,
+                          const cublasLtMatmulAlgo_t& algorithm, const ProductOperands& of,
                           cudaStream_t stream) {
   const Part part = FirstPart(products, product, of.rows);
+  if (of.add != nullptr && part.k * part.count != products.k) return CUBLAS_STATUS_INVALID_VALUE;
   if (part.count > 1) return MultiplyAtOnce(products, product, algorithm, of, part, stream);
   for (int64_t k = 0; k < products.k; k += part.k) {
     const Part next{std::min(part.k, products.k - k), 1};
@@ -350,9 +347,9 @@ class Probe {
   bool Run(const PinnedProduct& product, const cublasLtMatmulAlgo_t& algorithm, int64_t first_row,
            int64_t rows, void* y) {
     if (scratch_.error != cudaSuccess) return false;
-    const Operands of{weight_,     static_cast<std::byte*>(x_) + first_row * row_bytes_,
-                      products_.k, rows,
-                      y,           products_.n};
+    const ProductOperands of{weight_,     static_cast<std::byte*>(x_) + first_row * row_bytes_,
+                             products_.k, rows,
+                             y,           products_.n};
     const cublasStatus_t status = MultiplyBy(products_, product, algorithm, of, scratch_.stream);
     if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();
     return status == CUBLAS_STATUS_SUCCESS;
@@ -482,12 +479,10 @@ cudaError_t PinProducts(int device, int dtype, int64_t n, int64_t k, int segment
 }
 
 cudaError_t Multiply(const PinnedProducts& products, const PinnedProduct& product,
-                     const void* weight, const void* x, int64_t x_stride, int64_t rows, void* y,
-                     int64_t y_stride, cudaStream_t stream) {
+                     const ProductOperands& operands, cudaStream_t stream) {
   int range = 0;
-  while (rows > kRowRanges[range].rows) ++range;
-  return FromCublas(MultiplyBy(products, product, product.algorithms[range],
-                               {weight, x, x_stride, rows, y, y_stride}, stream));
+  while (operands.rows > kRowRanges[range].rows) ++range;
+  return FromCublas(MultiplyBy(products, product, product.algorithms[range], operands, stream));
 }
 
 }  // namespace fuseblock

@@ -50,10 +50,20 @@ struct PinnedProducts {
 cudaError_t PinProducts(int device, int dtype, int64_t n, int64_t k, int segments,
                         const PinnedProducts** out);
 
-// One product of rows that lie on 16-byte boundaries; strides in elements. y is FP32 where there
-// are segments.
+// The operands of a product, on 16-byte boundaries; strides in elements.
+struct ProductOperands {
+  const void* weight;
+  const void* x;
+  int64_t x_stride, rows;
+  void* y;  // FP32 where there are segments
+  int64_t y_stride;
+  // Of y's dtype: y = add + the product, rounded once. Null: none. Not where there are segments
+  // (cudaErrorInvalidValue).
+  const void* add = nullptr;
+  int64_t add_stride = 0;
+};
+
 cudaError_t Multiply(const PinnedProducts& products, const PinnedProduct& product,
-                     const void* weight, const void* x, int64_t x_stride, int64_t rows, void* y,
-                     int64_t y_stride, cudaStream_t stream);
+                     const ProductOperands& operands, cudaStream_t stream);
 
 }  // namespace fuseblock

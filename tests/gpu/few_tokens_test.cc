@@ -243,6 +243,7 @@ TEST_P(GpuFewTokens, TheProofOnTheWeightsHolds) {
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_NE(ffn.weights.few, nullptr) << ffn.weights.no_few;
     EXPECT_TRUE(ffn.weights.few->as_products) << size.hidden << "/" << size.intermediate;
+    if (ffn.plan.segments > 1) EXPECT_EQ(ffn.weights.few->library_down, nullptr);
   }
 }
 

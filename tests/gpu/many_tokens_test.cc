@@ -1,6 +1,7 @@
 // The feed-forward of more than 128 tokens on Hopper: a row has the bits that the kernels for few
 // tokens give it, whose stages are held against FP64, at any number of tokens, run after run and
 // beside another stream.
+#include "kernels/linear/linear_packed.h"
 #include "tests/gpu/few_tokens_support.h"
 
 namespace fuseblock::testing {
@@ -79,6 +80,32 @@ TEST_P(GpuManyTokens, TheProductAloneHasThoseBitsToo) {
     for (const int64_t first : {0, 100, 172}) {
       const Tensor part = Outputs(lane, ffn, x, nullptr, on_path, DType::kF32, first, 128);
       EXPECT_EQ(Difference(all, first, part), "") << "from " << first << ", path " << on_path;
+    }
+  }
+}
+
+// Where K is one segment, down may be the library's product of the plain weight.
+TEST_P(GpuManyTokens, TheLibrarysDownHasThoseBitsToo) {
+  constexpr int64_t kRows = 2100;
+  for (const Size& size : {Size{5120, 13824}, Size{8192, 28672}}) {
+    const Ffn ffn(GetParam(), size);
+    ASSERT_EQ(ffn.plan.segments, 1);
+    FewTokens few = Packed(ffn);
+    const DeviceRows x(Uniform(GetParam(), kRows, size.hidden, 1, 5));
+    const DeviceRows residual(Uniform(GetParam(), kRows, size.hidden, 1, 6));
+    Lane lane(ffn, few, kRows);
+    // With a residual stream the kernels' own is taken.
+    for (const DeviceRows* with : {static_cast<const DeviceRows*>(nullptr), &residual}) {
+      few.library_down = nullptr;
+      const Tensor expected = ByBlocks(ffn, few, x, with, GetParam(), kRows);
+      few.library_down = ffn.weights.down.packed().plan;
+      for (const int64_t count : {1, 128, 129, 256, 300, 512, 513, 1030, 2100}) {
+        const int64_t first = (kRows - count) / 3;
+        const Tensor got = Outputs(lane, ffn, x, with, true, GetParam(), first, count);
+        ASSERT_EQ(Difference(expected, first, got), "")
+            << size.hidden << "/" << size.intermediate << ", " << count << " rows from " << first
+            << (with == nullptr ? "" : ", with a residual");
+      }
     }
   }
 }

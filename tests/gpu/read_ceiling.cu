@@ -1,7 +1,7 @@
 // The read ceiling of a benchmark: how fast this GPU reads memory once when nothing else is to do.
 //
-// Plain loads of 16 bytes, several in flight for each thread. Which of the ways below is the fastest
-// depends on the card and on the size, by a few per cent, so a benchmark tries them all.
+// Plain loads of 16 bytes, several in flight for each thread. Which of the ways below is the
+// fastest depends on the card and on the size, by a few per cent, so a benchmark tries them all.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -52,8 +52,7 @@ template <int kInFlight, int kBlocks, bool kInterleaved>
 constexpr Way kWay{ReadKernel<kInFlight, kBlocks, kInterleaved>, kBlocks};
 
 // Eight blocks leave a thread 32 registers: room for four loads in flight, not for eight.
-const Way kWays[] = {kWay<4, 8, false>, kWay<4, 8, true>,  kWay<2, 8, false>, kWay<8, 4, false>,
-                     kWay<8, 4, true>,  kWay<16, 2, false>};
+const Way kWays[] = {kWay<4, 8, false>, kWay<4, 8, true>, kWay<8, 4, false>, kWay<8, 4, true>};
 
 }  // namespace
 
