@@ -15,6 +15,7 @@ namespace {
 std::atomic<int64_t> allocated{0};
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kSmallPage = 4096;
 constexpr size_t kAlignment = 256;  // what a block asks of its workspace
 
 void* AllocateHost(size_t bytes) {
@@ -56,6 +57,12 @@ absl::StatusOr<Buffer> Buffer::Allocate(MemoryKind kind, size_t bytes, Device de
   buffer.size_ = bytes;
   ++allocated;
   return buffer;
+}
+
+void Buffer::MakeResident() {
+  if (kind_ != MemoryKind::kHost) return;
+  for (size_t at = 0; at < size_; at += kSmallPage) data_[at] = std::byte{0};
+  if (size_ > 0) data_[size_ - 1] = std::byte{0};
 }
 
 int64_t Buffer::allocations() { return allocated; }

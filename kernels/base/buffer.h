@@ -33,6 +33,11 @@ class Buffer {
   // when there is no CUDA backend, else as Allocate.
   static absl::StatusOr<Buffer> CopyToDevice(const void* host, size_t bytes, Device device);
 
+  // Gives every page of host memory its place now, which otherwise the first use of each does: no
+  // later use waits for that, and the process grows no more with what it uses. The contents stay
+  // undefined. Pinned and device memory have theirs.
+  void MakeResident();
+
   // How many allocations this process has made so far, of any kind: a serving path that has what it
   // needs makes none.
   static int64_t allocations();

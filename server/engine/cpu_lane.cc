@@ -12,6 +12,7 @@ absl::Status CpuLane::Reserve(const LaneBytes& bytes) {
       Buffer::Allocate(MemoryKind::kHost, bytes.workspace + kTensorAlignment);
   if (!larger.ok()) return larger.status();
   workspace_ = *std::move(larger);
+  workspace_.MakeResident();
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@ absl::StatusOr<std::shared_ptr<OutputPool>> OutputPool::Create(MemoryKind kind, 
   for (int i = 0; i < slabs; ++i) {
     absl::StatusOr<Buffer> buffer = Buffer::Allocate(kind, slab_bytes);
     if (!buffer.ok()) return buffer.status();
+    buffer->MakeResident();
     pool->free_.push_back(buffer->data());
     pool->buffers_.push_back(*std::move(buffer));
     if (gauge != nullptr) gauge->AddReserved(static_cast<int64_t>(slab_bytes));

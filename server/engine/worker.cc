@@ -91,6 +91,7 @@ absl::Status LaneWorker::Grow(const LaneBytes& wanted) {
     absl::StatusOr<Buffer> buffer = Buffer::Allocate(lane_->staging(), wanted.inputs);
     if (!buffer.ok()) return buffer.status();
     staging_in = *std::move(buffer);
+    staging_in.MakeResident();
   }
   if (pool_ == nullptr || wanted.outputs > pool_->slab_bytes()) {
     auto made = OutputPool::Create(lane_->staging(), wanted.outputs, kSlabs, sent_);

@@ -1,6 +1,10 @@
 #include "kernels/base/buffer.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/base/cuda.h"
@@ -21,6 +25,18 @@ TEST(Buffer, HostMemoryIsAligned) {
     EXPECT_TRUE(Aligned(*buffer, bytes >= size_t{2} << 20 ? size_t{2} << 20 : 256));
     std::memset(buffer->data(), 1, bytes);
   }
+}
+
+TEST(Buffer, HostMemoryIsMadeResident) {
+  // More than one huge page, and a part of one.
+  constexpr size_t kBytes = (size_t{4} << 20) + 4097;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto buffer = *Buffer::Allocate(MemoryKind::kHost, kBytes);
+  buffer.MakeResident();
+  std::vector<unsigned char> resident((kBytes + page - 1) / page);
+  ASSERT_EQ(mincore(buffer.data(), kBytes, resident.data()), 0);
+  for (size_t i = 0; i < resident.size(); ++i) ASSERT_TRUE(resident[i] & 1) << "page " << i;
+  Buffer().MakeResident();
 }
 
 TEST(Buffer, NothingIsEmpty) {
