@@ -5,6 +5,17 @@
 #include "server/engine/cuda_graphs.h"
 
 namespace fuseblock {
+namespace {
+
+// Where what lies on a device that hangs for good stays until the process ends.
+void LeaveBehind(HeldWeights::Share share) {
+  static std::mutex mutex;
+  static auto* left = new std::vector<HeldWeights::Share>();
+  std::lock_guard<std::mutex> lock(mutex);
+  left->push_back(std::move(share));
+}
+
+}  // namespace
 
 CountedWeights::CountedWeights(std::shared_ptr<const Block> block, BlockMetrics* metrics)
     : block_(std::move(block)), metrics_(metrics) {
@@ -14,11 +25,8 @@ CountedWeights::CountedWeights(std::shared_ptr<const Block> block, BlockMetrics*
 CountedWeights::~CountedWeights() { metrics_->AddWeightBytes(block_->device(), -bytes()); }
 
 HeldWeights::~HeldWeights() {
-  static std::mutex mutex;
-  static auto* left = new std::vector<Share>();
-  std::lock_guard<std::mutex> lock(mutex);
   for (PerDevice& device : devices_) {
-    for (Share& share : device.kept) left->push_back(std::move(share));
+    for (Share& share : device.kept) LeaveBehind(std::move(share));
   }
 }
 

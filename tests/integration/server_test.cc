@@ -130,9 +130,11 @@ class DrainTest : public ServerTest {
 TEST_F(DrainTest, WhatIsQueuedRunningAndStreamingFinishes) {
   constexpr int kUnary = 12, kStreamed = 12;
   constexpr int64_t kTokens = 1024;
+  // The grace is no measure of how fast a busy machine, or a sanitizer, computes.
   ServerProcess server(
       Arguments({"--set", "engine.lanes_per_device=1", "--set", "engine.cpu_threads=1", "--set",
-                 "engine.max_batch_tokens=1024", "--set", "admission.max_request_tokens=1024"}));
+                 "engine.max_batch_tokens=1024", "--set", "admission.max_request_tokens=1024",
+                 "--set", "drain.grace_seconds=3600"}));
   const std::string http = server.Address("metrics");
   ASSERT_NE(server.AwaitLog("info ready"), "") << server.log();
   const std::string expected = Alone(kTokens);
@@ -163,8 +165,8 @@ TEST_F(DrainTest, WhatIsQueuedRunningAndStreamingFinishes) {
   for (auto* promises : {&unary, &streamed}) {
     for (auto& promise : *promises) {
       const absl::StatusOr<client::Answer> answer = promise.get_future().get();
-      ASSERT_EQ(answer.status(), absl::OkStatus()) << server.log();
-      EXPECT_EQ(BytesOf(answer->outputs[0]), expected);
+      EXPECT_EQ(answer.status(), absl::OkStatus()) << server.log();  // and await the others
+      EXPECT_TRUE(answer.ok() && BytesOf(answer->outputs[0]) == expected);
     }
   }
   EXPECT_EQ(server.Wait(), 0) << server.log();

@@ -20,9 +20,11 @@ main() {
   # ThreadSanitizer goes through a list of all addresses it has met a race at for each further race, those
   # that tsan.txt suppresses too: with each word of the messages that gRPC hands over on it, a test that
   # sends megabytes comes to stand still. With suppress_equal_addresses=0 it keeps none.
+  # What touched a word before is found in a history of the longest kind only (7), and without its frames
+  # tsan.txt does not apply.
   ASAN_OPTIONS=detect_leaks=1:abort_on_error=1:allocator_may_return_null=1 \
   LSAN_OPTIONS=suppressions=$FUSEBLOCK_ROOT/tools/dev/sanitizers/lsan.txt \
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-  TSAN_OPTIONS=halt_on_error=1:suppress_equal_addresses=0:allocator_may_return_null=1:second_deadlock_stack=1:suppressions=$FUSEBLOCK_ROOT/tools/dev/sanitizers/tsan.txt \
+  TSAN_OPTIONS=halt_on_error=1:history_size=7:suppress_equal_addresses=0:allocator_may_return_null=1:second_deadlock_stack=1:suppressions=$FUSEBLOCK_ROOT/tools/dev/sanitizers/tsan.txt \
     ctest --test-dir "build/$preset" --output-on-failure --parallel "$(jobs)" -L "^($labels)\$"
 }

@@ -217,7 +217,7 @@ TEST(HeldWeightsTest, OnlyADeviceThatHangsKeepsWhatIsLetGo) {
   const auto weights = [&] {
     return std::make_shared<const CountedWeights>(served->blocks[0], block);
   };
-  const auto held = std::make_shared<HeldWeights>(2);
+  auto held = std::make_unique<HeldWeights>(2);
   std::weak_ptr<const CountedWeights> of[2];
   const auto let_go = [&] {
     for (size_t device = 0; device < 2; ++device) {
@@ -241,6 +241,11 @@ TEST(HeldWeightsTest, OnlyADeviceThatHangsKeepsWhatIsLetGo) {
   held->LaneCameBack(0);
   EXPECT_TRUE(of[0].expired());
   EXPECT_EQ(held->bytes(0), 0);
+  held->LaneHangs(0);
+  let_go();
+  held.reset();
+  EXPECT_FALSE(of[0].expired()) << "the lane is not back yet, and will find nobody";
+  EXPECT_TRUE(of[1].expired());
 }
 
 TEST_F(EngineLoadTest, ADeviceThatIsLostInALoadIsTakenOutOfService) {
