@@ -101,6 +101,25 @@ HWY_INLINE VF GeluOf(const Tail& tail, VF x) {
   return hn::CopySign(hn::Sub(positive, small), x);
 }
 
+// gelu, which is GeluOf(tail, x), times a factor; where 2^exponent of S is no normal number, that
+// is applied before it, so that no subnormal gelu is rounded. 0 times it where gelu is 0.
+template <class Tail>
+HWY_INLINE VF GeluTimes(const Tail& tail, VF x, VF gelu, VF factor) {
+  const DF d;
+  const VF product = hn::Mul(gelu, factor);
+  const auto far = hn::Le(x, hn::Set(d, -Tail::kNear));
+  if (HWY_LIKELY(hn::AllFalse(d, far))) return product;
+  const auto small = hn::And(far, hn::Gt(x, hn::Set(d, -Tail::kZero)));
+  const Exponential lost =
+      tail.template Of<false>(hn::IfThenElse(small, hn::Neg(x), hn::Set(d, Tail::kNear)));
+  // 2^exponent in two steps, only the second of which rounds; where the first does, too, the second
+  // gives 0.
+  const VF first = hn::Max(lost.exponent, hn::Set(d, -64.0f));
+  const VF scaled = hn::Mul(lost.fraction, hn::Mul(factor, PowerOfTwo(first)));
+  return hn::IfThenElse(small, hn::Neg(hn::Mul(scaled, PowerOfTwo(hn::Sub(lost.exponent, first)))),
+                        product);
+}
+
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 // Sixteen lanes are a table: for t < kGeluTableEnd, which most activations are, Phi(-t) is a
 // polynomial in t - i / 4 around each of sixteen i: half the instructions. Minimax, relative, with

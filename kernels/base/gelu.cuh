@@ -55,23 +55,47 @@ __device__ inline float WithoutTail(float x, float value, int exponent) {
   return (x < 0.0f ? 0.0f : x) - tail;
 }
 
+// |x| S = value * 2^-exponent for 0 <= exponent <= 200.
+struct GeluTail {
+  float value;
+  int exponent;
+
+  // |x| S factor; where the product with half of the power rounds, too, the result is 0.
+  __device__ float Times(float factor) const {
+    const int first = exponent / 2;
+    return value * (factor * PowerOfTwo(-first)) * PowerOfTwo(first - exponent);
+  }
+};
+
+constexpr float kGeluErfZero = 15.0f, kGeluTanhZero = 11.0f;  // from there on |x| S is 0
+
 // Phi(-t) = e^(-t^2/2) R(t) with R = N / D on [0, 15], as in gelu-inl.h.
-__device__ inline float GeluErf(float x) {
+__device__ inline GeluTail GeluErfTail(float x) {
   constexpr float kN[] = {0x1p-1f, 0x1.c1d36p-2f, 0x1.78c49ap-3f, 0x1.4ee5a6p-5f, 0x1.102f48p-8f};
   constexpr float kD[] = {1.0f,          0x1.ad2be2p+0f, 0x1.349eb4p+0f,
                           0x1.e2b8bp-2f, 0x1.a3c19cp-4f, 0x1.552116p-7f};
-  const float t = fminf(fabsf(x), 15.0f);  // from there on t Phi(-t) is 0
+  const float t = fminf(fabsf(x), kGeluErfZero);
   const float square = t * t;
   const NegativeExponential e = ExpOfMinus(0.5f * square, 0.5f * __fmaf_rn(t, t, -square));
   const float ratio = Polynomial(kN, t) * ReciprocalApprox(Polynomial(kD, t));
-  return WithoutTail(x, t * e.fraction * ratio, e.exponent);
+  return {t * e.fraction * ratio, e.exponent};
+}
+
+__device__ inline float GeluErf(float x) {
+  const GeluTail tail = GeluErfTail(x);
+  return WithoutTail(x, tail.value, tail.exponent);
 }
 
 // sigmoid(-v), v = 2 sqrt(2 / pi) (t + 0.044715 t^3) as a sum of two, as in gelu-inl.h.
-__device__ inline float GeluTanh(float x) {
+struct GeluTanhExponent {
+  float t, v;
+  NegativeExponential e;  // e^-v
+};
+
+__device__ inline GeluTanhExponent GeluTanhExponentOf(float x) {
   constexpr float kA = 0x1.988454p+0f, kALow = -0x1.857936p-25f;
   constexpr float kB = 0x1.2444f2p-4f, kBLow = 0x1.49b16ap-29f;
-  const float t = fminf(fabsf(x), 11.0f);  // from there on t sigmoid(-v) is 0
+  const float t = fminf(fabsf(x), kGeluTanhZero);
   const float square = t * t;
   const float cubic = kB * square;
   float low = __fmaf_rn(kBLow, square, __fmaf_rn(kB, square, -cubic));
@@ -81,12 +105,32 @@ __device__ inline float GeluTanh(float x) {
   low += (kA - (slope - cubic_part)) + (cubic - cubic_part);
   low += kALow;
   const float v = t * slope;
-  const NegativeExponential e = ExpOfMinus(v, __fmaf_rn(t, low, __fmaf_rn(t, slope, -v)));
+  return {t, v, ExpOfMinus(v, __fmaf_rn(t, low, __fmaf_rn(t, slope, -v)))};
+}
+
+__device__ inline float GeluTanh(float x) {
+  const auto [t, v, e] = GeluTanhExponentOf(x);
   if (v < 80.0f) {  // e^-v is a normal number, and t e^-v too
     const float near = e.fraction * PowerOfTwo(-e.exponent);
     return fmaxf(x, 0.0f) - t * near * ReciprocalApprox(1.0f + near);
   }
   return WithoutTail(x, t * e.fraction, e.exponent);  // e^-v is nothing beside 1
+}
+
+// Where gelu may be a subnormal number.
+constexpr float kGeluErfFar = -12.5f, kGeluTanhFar = -9.0f;
+
+__device__ inline float GeluErfTimes(float x, float factor) {
+  const bool far = x < kGeluErfFar && x > -kGeluErfZero;
+  return far ? -GeluErfTail(x).Times(factor) : GeluErf(x) * factor;
+}
+
+// From kGeluTanhFar down e^-v is nothing beside 1: v is 66 and more.
+__device__ inline float GeluTanhTimes(float x, float factor) {
+  const bool far = x < kGeluTanhFar && x > -kGeluTanhZero;
+  if (!far) return GeluTanh(x) * factor;
+  const GeluTanhExponent at = GeluTanhExponentOf(x);
+  return -GeluTail{at.t * at.e.fraction, at.e.exponent}.Times(factor);
 }
 
 // For 16-bit outputs: e^.. is kept times 2^16, so that it is a normal number as long as the result
@@ -125,13 +169,13 @@ __device__ float GeluFor(float x) {
   }
 }
 
-// gelu(x) times a factor, as accurate as a tensor of T deserves: gelu(x) is an FP32 number, if it
-// must be a subnormal one.
+// gelu(x) times a factor, as accurate as a tensor of T deserves; 0 times it where gelu(x) is 0 in
+// FP32. For FP32 what would be a subnormal number keeps its exponent until the factor is applied.
 template <typename T, GeluForm kForm>
 __device__ float GeluTimesFor(float x, float factor) {
   constexpr bool kErf = kForm == GeluForm::kErf;
   if constexpr (std::is_same_v<T, float>) {
-    return GeluFor<T, kForm>(x) * factor;
+    return kErf ? GeluErfTimes(x, factor) : GeluTanhTimes(x, factor);
   } else {
     return (kErf ? GeluErfHalf<Exp2>(x) : GeluTanhHalf<Exp2>(x)) * factor;
   }

@@ -14,6 +14,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 struct Erf {
+  using Tail = GeluErfTail;
   template <class Out>
   static HWY_INLINE VF Of(VF x) {
     return GeluErfOf<Out>(x);
@@ -21,6 +22,7 @@ struct Erf {
 };
 
 struct Tanh {
+  using Tail = GeluTanhTail;
   template <class Out>
   static HWY_INLINE VF Of(VF x) {
     return GeluTanhOf(x);
@@ -30,7 +32,7 @@ struct Tanh {
 template <class Out, class Form>
 struct FusedFunction {
   HWY_INLINE VF operator()(VF gate, VF up) const {
-    return hn::Mul(Form::template Of<Out>(gate), up);
+    return GeluTimes(typename Form::Tail(), gate, Form::template Of<Out>(gate), up);
   }
 };
 
