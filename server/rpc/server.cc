@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <limits>
@@ -125,6 +126,9 @@ void TuneProcess() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
   mallopt(M_TOP_PAD, 16 << 20);
+  // Each arena keeps the most that it ever held: of one for every thread the process would grow by
+  // each thread's largest message.
+  mallopt(M_ARENA_MAX, static_cast<int>(std::max(2u, std::thread::hardware_concurrency())));
 }
 
 }  // namespace fuseblock
