@@ -97,7 +97,7 @@ class DownTrial {
                         TensorView(y_.data(), dtype, {tokens, hidden}, device_),
                         absl::MakeSpan(workspace_.data(), workspace_.size())));
     args.path.emplace();
-    const absl::Status status = RunFewTokens({device_, stream_, {}}, args);
+    absl::Status status = RunFewTokens({device_, stream_, {}}, args);
     weights_.few->library_down = nullptr;
     return status;
   }
