@@ -5,8 +5,9 @@
 // d >= 0. y: FP32, FP16 or BF16; gate and up: both y's dtype or both FP32.
 // Rounding kFused: FP32 throughout, one rounding. kHf: gelu(gate) is rounded to y's dtype before
 // the product, as transformers' act_fn(gate) * up stores it (needs gate and up in y's dtype, else
-// INVALID_ARGUMENT). Either way gelu(gate) is what gelu_erf.h and gelu_tanh.h say, in FP32: where
-// it is below FP32's smallest normal number it has that one's spacing, times up.
+// INVALID_ARGUMENT). Either way gelu(gate) is what gelu_erf.h and gelu_tanh.h say: 0 from a gate of
+// -15 (kErf) and -11 (kTanh) down, whatever up is. Above, and for an FP32 y, gelu(gate) keeps its
+// precision below FP32's smallest normal number until it is multiplied.
 // FP16: an overflow gives infinity, as it must; it stays in its row. gelu(-inf) is 0, so that -inf
 // beside a finite up gives 0 and beside an infinite one NaN. In place: y may be gate or up when the
 // dtypes agree; a partial overlap is an error. Operands stay the caller's and are not kept once the

@@ -117,6 +117,9 @@ const std::vector<Example>& Examples() {
        "tanh_fp32_to_fp32_fused",
        {{0, 2, -1}, {3, 2, 4}},
        {{0, 3.90919538818, -0.635232037568}}},
+      // gelu alone is a subnormal number with 7 and 10 bits.
+      {"geglu", "erf_fp32_to_fp32_fused", {{-14}, {0x1p100}}, {{-1.38312742775e-13}}},
+      {"geglu", "tanh_fp32_to_fp32_fused", {{-10.5}, {0x1p100}}, {{-9.41217964655e-13}}},
       // gelu(-inf) is 0, which an infinite factor makes NaN.
       {"geglu",
        "erf_fp32_to_fp32_fused",

@@ -43,13 +43,18 @@ def test_what_adds_up_is_accepted() -> None:
         ('pool="requests",state="used"} 0', 'pool="requests",state="used"} 8', "expected 0"),
         ("duration_seconds_count{block", "duration_seconds_bucket{block", "timed"),
         ('cause="queue_full"} 3', 'cause="queue_full"} 2', "queue_full: 2 shed, 3 answered so"),
-        ('category="queue_full"} 3', 'category="queue_full"} 4', "4 errors counted"),
+        ('category="queue_full"} 3', 'category="queue_full"} 2', "3 requests failed, 2 errors"),
+        ('category="queue_full"} 3', 'category="queue_full"} 4', "3 shed, 4 answered so"),
     ],
 )
 def test_each_way_not_to_add_up_is_found(line: str, other: str, word: str) -> None:
     text = QUIET + SERVED
     assert text.count(line) == 1
     assert any(word in what for what in found(text.replace(line, other), SEEN))
+
+
+def test_errors_of_calls_that_are_no_requests_are_more() -> None:
+    assert found(QUIET + SERVED + 'fuseblock_errors_total{category="bad_argument"} 1\n', SEEN) == []
 
 
 def test_clients_may_have_seen_less_only_when_some_crashed() -> None:
