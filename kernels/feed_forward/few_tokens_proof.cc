@@ -99,7 +99,7 @@ absl::Status PrepareFewTokens(FeedForwardWeights& weights) {
       FewTokens::PlanFor(weights.device(), weights.form, weights.hidden(), weights.intermediate());
   absl::StatusOr<FewTokens> packed = FewTokens::Pack(plan, weights);
   Proof proof(weights);
-  const absl::Status room = packed.ok() ? proof.Prepare(*packed) : packed.status();
+  absl::Status room = packed.ok() ? proof.Prepare(*packed) : packed.status();
   if (absl::IsResourceExhausted(room)) {
     weights.no_few = absl::StrCat("is not packed: ", room.message());
     return absl::OkStatus();
