@@ -126,6 +126,9 @@ std::string CpuIsa() {
   return "none";
 }
 
+// "0.1.0 (4a1f...)"
+std::string VersionOfThis() { return absl::StrCat(FUSEBLOCK_VERSION, " (", FUSEBLOCK_COMMIT, ")"); }
+
 BuildInfo BuildInfoOfThis() {
   BuildInfo info{FUSEBLOCK_VERSION, FUSEBLOCK_COMMIT, "none", CpuIsa()};
   int version = 0;
@@ -377,8 +380,7 @@ int Serve(const Config& config) {
   StopSignals signals;
   std::atomic<HealthService*> health = nullptr;
   Parts parts;
-  absl::Status status = UseTuningFile(config.tuning_file,
-                                      absl::StrCat(FUSEBLOCK_VERSION, " (", FUSEBLOCK_COMMIT, ")"));
+  absl::Status status = UseTuningFile(config.tuning_file, VersionOfThis());
   if (status.ok()) status = Start(config, parts, signals, health);
   if (!status.ok()) {
     Log(LogLevel::kError, "start_failed", std::string(status.message()));
@@ -410,8 +412,7 @@ int Serve(const Config& config) {
 }
 
 int Main(int argc, char** argv) {
-  const auto command =
-      ParseCommandLine(argc, argv, absl::StrCat(FUSEBLOCK_VERSION, " (", FUSEBLOCK_COMMIT, ")"));
+  const auto command = ParseCommandLine(argc, argv, VersionOfThis());
   if (!command.ok()) {
     std::fprintf(stderr, "fuseblock-server: %s\n", std::string(command.status().message()).c_str());
     return kExitUsage;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/base/activation.h"
+
 namespace fuseblock {
 
 // x * sigmoid(x), each side by the form that cannot overflow.
@@ -34,6 +36,17 @@ inline double GeluTanhFp64(double x) {
   if (x >= 0 || std::isnan(x)) return x / (1 + std::exp(-v));
   const double e = std::exp(v);
   return x * e / (1 + e);
+}
+
+inline double ActivatedFp64(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return GeluTanhFp64(x);
+    case Activation::kGeluErf:
+      return GeluErfFp64(x);
+    default:
+      return SiluFp64(x);
+  }
 }
 
 }  // namespace fuseblock

@@ -27,17 +27,6 @@ double Product(const LinearWeight::Packed& packed, int64_t row, const std::vecto
   return sum;
 }
 
-double Activated(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kGeluTanh:
-      return GeluTanhFp64(x);
-    case Activation::kGeluErf:
-      return GeluErfFp64(x);
-    default:
-      return SiluFp64(x);
-  }
-}
-
 // One element of the product that down reads.
 template <typename T>
 double Inner(const FeedForwardWeights& weights, bool hf, int64_t row,
@@ -45,7 +34,7 @@ double Inner(const FeedForwardWeights& weights, bool hf, int64_t row,
   const FeedForwardFormEntry& form = EntryOf(weights.form);
   const auto stored = [hf](double value) { return hf ? Round<T>(value) : value; };
   const double first = stored(Product<T>(weights.inner().packed(), row, x));
-  const double activated = stored(Activated(form.activation, first));
+  const double activated = stored(ActivatedFp64(form.activation, first));
   if (!form.gated) return Round<T>(activated);
   return Round<T>(activated * stored(Product<T>(weights.up.packed(), row, x)));
 }

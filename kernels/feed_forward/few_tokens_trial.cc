@@ -24,7 +24,6 @@ namespace {
 constexpr int64_t kSameBitsTokens[] = {300, 600};
 // At which the two are timed. The last number bounds the memory that a trial takes.
 constexpr int64_t kTrialTokens[] = {256, 512, 1024, 2048};
-constexpr int64_t kTrialTokensMax = 2048;
 constexpr int kTrialTurns = 5, kTrialCalls = 4;
 
 // The path of the weights' own kernels, with either down.
@@ -124,7 +123,7 @@ absl::StatusOr<bool> LibraryIsFaster(DownTrial& trial, int64_t tokens, const voi
 // The number of tokens from which the library's down is the faster one; 0: none.
 absl::StatusOr<int64_t> LibraryDownFrom(FeedForwardWeights& weights, const void* library_down) {
   DownTrial trial(weights);
-  FUSEBLOCK_RETURN_IF_ERROR(trial.Prepare(kTrialTokensMax));
+  FUSEBLOCK_RETURN_IF_ERROR(trial.Prepare(*std::rbegin(kTrialTokens)));
   int64_t from = 0;
   for (auto tokens = std::rbegin(kTrialTokens); tokens != std::rend(kTrialTokens); ++tokens) {
     FUSEBLOCK_ASSIGN_OR_RETURN(const bool faster, LibraryIsFaster(trial, *tokens, library_down));
@@ -137,7 +136,7 @@ absl::StatusOr<int64_t> LibraryDownFrom(FeedForwardWeights& weights, const void*
 // Of these weights, as far as some rows show.
 bool SameBitsByLibrary(FeedForwardWeights& weights, const void* library_down) {
   DownTrial trial(weights);
-  if (!trial.Prepare(kSameBitsTokens[std::size(kSameBitsTokens) - 1]).ok()) return false;
+  if (!trial.Prepare(*std::rbegin(kSameBitsTokens)).ok()) return false;
   for (const int64_t tokens : kSameBitsTokens) {
     const auto own = trial.Outputs(tokens, nullptr);
     const auto by_library = trial.Outputs(tokens, library_down);
@@ -174,16 +173,15 @@ absl::StatusOr<Buffer> ProbeRows(const FeedForwardWeights& weights, int64_t coun
 // is as right.
 void TryLibraryDown(FeedForwardWeights& weights) {
   FewTokens& few = *weights.few;
-  if (!few.as_products || few.plan().segments > 1) return;
   const LinearWeight::Packed& down = weights.down.packed();
+  if (!few.as_products || few.plan().segments > 1 || down.bias.size() != 0) return;
   const void* library_down = down.plan;
-  if (!SameBitsByLibrary(weights, library_down)) return;
   const absl::StatusOr<int64_t> from =
       Tuned(absl::StrCat(MachineText(down.device), ", ", EntryOf(weights.form).name, " ",
                          std::string(Name(down.dtype)), " ", down.n, "/", down.k,
                          ", tokens from which down is by ", down.algorithm),
             [&] { return LibraryDownFrom(weights, library_down); });
-  if (!from.ok() || *from == 0) return;
+  if (!from.ok() || *from == 0 || !SameBitsByLibrary(weights, library_down)) return;
   few.library_down = library_down;
   few.library_down_from = *from;
 }

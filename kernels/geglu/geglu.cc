@@ -1,6 +1,7 @@
 // The checks of GeGLU's gate and the order in which its implementations are tried.
 #include "kernels/geglu/geglu.h"
 
+#include "kernels/base/gate_check.h"
 #include "kernels/base/implementations.h"
 #include "kernels/base/status.h"
 #include "kernels/geglu/geglu_cuda.h"
@@ -35,25 +36,8 @@ absl::Span<const Implementation<GeGluArgs>> GeGluImplementations() { return kLis
 
 absl::StatusOr<GeGluArgs> CheckGeGlu(const ConstTensorView& gate, const ConstTensorView& up,
                                      GeluForm form, Rounding rounding, const TensorView& y) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckFloat("y", y));
-  if (rounding == Rounding::kHf) {
-    FUSEBLOCK_RETURN_IF_ERROR(CheckDType("gate", gate, y.dtype));
-  } else {
-    FUSEBLOCK_RETURN_IF_ERROR(CheckDTypeOrF32("gate", gate, y.dtype));
-  }
-  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("up", up, gate.dtype));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("gate", gate, "up", up));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("gate", gate, "y", y));
-  GeGluArgs args;
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.gate, AsRows("gate", gate));
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.up, AsRows("up", up));
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.y, AsRows("y", y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "gate", gate));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "up", up));
-  args.in_dtype = gate.dtype;
-  args.y_dtype = y.dtype;
+  FUSEBLOCK_ASSIGN_OR_RETURN(auto args, CheckGate<GeGluArgs>(gate, up, rounding, y));
   args.form = form;
-  args.rounding = rounding;
   return args;
 }
 

@@ -1,6 +1,7 @@
 // The checks of SwiGLU's gate and the order in which its implementations are tried.
 #include "kernels/swiglu/swiglu.h"
 
+#include "kernels/base/gate_check.h"
 #include "kernels/base/implementations.h"
 #include "kernels/base/status.h"
 #include "kernels/swiglu/swiglu_cuda.h"
@@ -34,25 +35,7 @@ absl::Span<const Implementation<SwiGluArgs>> SwiGluImplementations() { return kL
 
 absl::StatusOr<SwiGluArgs> CheckSwiGlu(const ConstTensorView& gate, const ConstTensorView& up,
                                        Rounding rounding, const TensorView& y) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckFloat("y", y));
-  if (rounding == Rounding::kHf) {
-    FUSEBLOCK_RETURN_IF_ERROR(CheckDType("gate", gate, y.dtype));
-  } else {
-    FUSEBLOCK_RETURN_IF_ERROR(CheckDTypeOrF32("gate", gate, y.dtype));
-  }
-  FUSEBLOCK_RETURN_IF_ERROR(CheckDType("up", up, gate.dtype));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("gate", gate, "up", up));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("gate", gate, "y", y));
-  SwiGluArgs args;
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.gate, AsRows("gate", gate));
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.up, AsRows("up", up));
-  FUSEBLOCK_ASSIGN_OR_RETURN(args.y, AsRows("y", y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "gate", gate));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, "up", up));
-  args.in_dtype = gate.dtype;
-  args.y_dtype = y.dtype;
-  args.rounding = rounding;
-  return args;
+  return CheckGate<SwiGluArgs>(gate, up, rounding, y);
 }
 
 absl::Status SwiGlu(const ExecutionContext& context, const ConstTensorView& gate,

@@ -58,17 +58,6 @@ inline Bounded ExactProduct(const HostTensor& w, int64_t n, const std::vector<Bo
   return sum;
 }
 
-inline double Activated(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kGeluTanh:
-      return GeluTanhFp64(x);
-    case Activation::kGeluErf:
-      return GeluErfFp64(x);
-    default:
-      return SiluFp64(x);
-  }
-}
-
 // FP32 roundings of an activation, of FP32 or 16-bit results: of silu an exponential within 2^-20
 // is enough for these, of gelu 2^-18 of the value, and 2^-17 by a table.
 inline double ActivationRoundings(Activation activation, DType out) {
@@ -83,7 +72,7 @@ inline double SlopeMax(Activation activation) {
 
 inline Bounded ExactActivation(Activation activation, DType out, Bounded x) {
   Bounded y;
-  y.value = Activated(activation, x.value);
+  y.value = ActivatedFp64(activation, x.value);
   y.error = SlopeMax(activation) * x.error +
             ActivationRoundings(activation, out) * 0x1p-24 * std::fabs(y.value);
   return y;
