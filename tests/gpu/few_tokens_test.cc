@@ -98,7 +98,7 @@ std::string CheckGateUp(const Ffn& ffn, const Tensor& n, const Tensor& product) 
       const Sum up = Product(ffn.up, column, n, row, ffn.up_bias.At(0, column));
       const Sum first = ffn.tested.gated() ? Product(ffn.gate, column, n, row, 0) : up;
       const Sum factor = ffn.tested.gated() ? up : Sum{1, 0};
-      const Sum a = {Activated(activation, first.value), SlopeMax(activation) * first.error};
+      const Sum a = {ActivatedFp64(activation, first.value), SlopeMax(activation) * first.error};
       const double want = a.value * factor.value;
       misses.Check(row, column, product.At(row, column), want,
                    a.error * std::fabs(factor.value) + std::fabs(a.value) * factor.error +
@@ -243,7 +243,9 @@ TEST_P(GpuFewTokens, TheProofOnTheWeightsHolds) {
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_NE(ffn.weights.few, nullptr) << ffn.weights.no_few;
     EXPECT_TRUE(ffn.weights.few->as_products) << size.hidden << "/" << size.intermediate;
-    if (ffn.plan.segments > 1) EXPECT_EQ(ffn.weights.few->library_down, nullptr);
+    if (ffn.plan.segments > 1) {
+      EXPECT_EQ(ffn.weights.few->library_down, nullptr);
+    }
   }
 }
 
