@@ -13,7 +13,7 @@ extern "C" {
 
 // Raised with every change of a struct below or of a kernel's argument struct: a library built from
 // another tree is refused, never guessed at.
-#define FUSEBLOCK_CUDA_TABLE_VERSION 5
+#define FUSEBLOCK_CUDA_TABLE_VERSION 6
 
 typedef struct FuseblockCudaDevice {
   char name[256];
@@ -43,6 +43,7 @@ typedef struct FuseblockCudaRuntime {
   int (*stream_query)(int device, void* stream);
   int (*event_create)(int device, void** event);
   int (*event_destroy)(int device, void* event);
+  // On a stream that is captured: each launch of the graph records it.
   int (*event_record)(int device, void* event, void* stream);
   int (*event_synchronize)(int device, void* event);
   int (*event_elapsed_ms)(void* begin, void* end, float* ms);

@@ -2,8 +2,11 @@
 // token bucket: what the host hands to the driver for a small batch is then one call instead of one
 // per kernel.
 //
-// A graph holds the kernels alone, with the addresses of the lane's small memory in them; copies in
-// and out are enqueued around it, because answers lie in another slab each time.
+// A graph holds the addresses of the lane's small memory. Of the smallest batches it is all that
+// the lane enqueues: the copies in and out, too, from and to pinned memory where they are put and
+// taken from (each call less is some microseconds of a request that takes a hundred). Of the others
+// it is the kernels alone, with the copies around it from the staging and to a slab of answers,
+// which lie in another place each time.
 #pragma once
 
 #include <array>
@@ -40,12 +43,14 @@ class GraphTotals {
   MemoryGauge* gauge_ = nullptr;  // outlives all blocks
 };
 
-// Device memory that graphs work on. A lane has it until it needs larger; then it lives on with the
-// graphs that hold its address, and counts as theirs.
+// Memory that graphs work on, with their lane's memory on the host. A lane has that of the device
+// until it needs larger; then it lives on with the graphs that hold its address, and counts as
+// theirs.
 class GraphMemory {
  public:
-  GraphMemory(Buffer buffer, std::shared_ptr<GraphTotals> totals)
-      : buffer_(std::move(buffer)), totals_(std::move(totals)) {}
+  GraphMemory(Buffer buffer, std::shared_ptr<const Buffer> on_host,
+              std::shared_ptr<GraphTotals> totals)
+      : buffer_(std::move(buffer)), on_host_(std::move(on_host)), totals_(std::move(totals)) {}
   ~GraphMemory() {
     if (outgrown_) totals_->Add(0, -static_cast<int64_t>(buffer_.size()));
   }
@@ -53,6 +58,7 @@ class GraphMemory {
   GraphMemory& operator=(const GraphMemory&) = delete;
 
   const Buffer& buffer() const { return buffer_; }
+  const std::shared_ptr<const Buffer>& on_host() const { return on_host_; }
   // By the lane, when it lets go.
   void Outgrow() {
     outgrown_ = true;
@@ -61,6 +67,7 @@ class GraphMemory {
 
  private:
   const Buffer buffer_;
+  const std::shared_ptr<const Buffer> on_host_;
   const std::shared_ptr<GraphTotals> totals_;
   std::atomic<bool> outgrown_{false};
 };

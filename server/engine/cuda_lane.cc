@@ -1,15 +1,21 @@
 #include "server/engine/cuda_lane.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace fuseblock {
 namespace {
 
-// A run of device memory that tensors are laid into, each from a 256-byte boundary on.
+// Of a graph's inputs, and of its outputs, that the host puts and takes itself: what one core
+// copies in about the time of one call to the driver.
+constexpr size_t kCarriedBytes = size_t{64} << 10;
+
+// A run of memory that tensors are laid into, each from a 256-byte boundary on.
 class Room {
  public:
-  explicit Room(const Buffer& memory) : at_(memory.data()), left_(memory.size()) {}
+  explicit Room(const Buffer& memory) : Room(memory.data(), memory.size()) {}
+  Room(std::byte* begin, size_t bytes) : at_(begin), left_(bytes) {}
 
   std::byte* Take(size_t bytes) {
     std::byte* begin = at_;
@@ -19,7 +25,7 @@ class Room {
     left_ -= std::min(taken, left_);
     return begin;
   }
-  // The host's view on the device, of so many rows; one that was left out stays so.
+  // The batch's view here, of so many rows; one that was left out stays so.
   template <typename View>
   View Take(View view, int64_t rows, Device device) {
     if (view.data == nullptr) return view;
@@ -52,6 +58,9 @@ absl::StatusOr<std::unique_ptr<Lane>> CudaLane::Create(Device device) {
     status = CudaStatus("making an event", lane->cuda_->event_create(device.index, &event));
   }
   if (!status.ok()) return status;
+  auto on_host = Buffer::Allocate(MemoryKind::kPinned, 2 * kCarriedBytes);
+  if (!on_host.ok()) return on_host.status();
+  lane->on_host_ = std::make_shared<const Buffer>(*std::move(on_host));
   return std::unique_ptr<Lane>(std::move(lane));
 }
 
@@ -88,7 +97,7 @@ absl::Status CudaLane::Reserve(const LaneBytes& bytes) {
   }
   if (larger[3].size() > 0) {
     if (captured_ != nullptr) captured_->Outgrow();
-    captured_ = std::make_shared<GraphMemory>(std::move(larger[3]), totals_);
+    captured_ = std::make_shared<GraphMemory>(std::move(larger[3]), on_host_, totals_);
   }
   return absl::OkStatus();
 }
@@ -152,12 +161,41 @@ int64_t CudaLane::FreeBytes() const {
   return static_cast<int64_t>(free);
 }
 
-absl::StatusOr<void*> CudaLane::CaptureLaunch(const LaneBatch& batch, const Placed& placed,
-                                              size_t* nodes) {
+std::optional<LaneBatch> CudaLane::Carried(const LaneBatch& batch, int64_t rows,
+                                           const Buffer& host) {
+  Room inputs(host.data(), kCarriedBytes), outputs(host.data() + kCarriedBytes, kCarriedBytes);
+  LaneBatch carried = batch;
+  carried.rows = rows;
+  for (ConstTensorView& input : carried.inputs) input = inputs.Take(input, rows, input.device);
+  for (TensorView& output : carried.outputs) output = outputs.Take(output, rows, output.device);
+  if (!inputs.enough() || !outputs.enough()) return std::nullopt;
+  return carried;
+}
+
+// Filled up with zeros, as CopyIn does.
+void CudaLane::PutIn(const LaneBatch& batch, const LaneBatch& carried) {
+  for (size_t i = 0; i < batch.input_count; ++i) {
+    const size_t bytes = BytesOf(batch.inputs[i]);
+    if (bytes == 0) continue;
+    auto* to = static_cast<std::byte*>(const_cast<void*>(carried.inputs[i].data));
+    std::memcpy(to, batch.inputs[i].data, bytes);
+    std::memset(to + bytes, 0, BytesOf(carried.inputs[i]) - bytes);
+  }
+}
+
+void CudaLane::TakeOut(const LaneBatch& carried, const LaneBatch& batch) {
+  for (size_t o = 0; o < batch.output_count; ++o) {
+    if (batch.outputs[o].data == nullptr) continue;
+    std::memcpy(batch.outputs[o].data, carried.outputs[o].data, BytesOf(batch.outputs[o]));
+  }
+}
+
+absl::StatusOr<void*> CudaLane::CaptureLaunch(const LaneBatch& batch, const LaneBatch* carried,
+                                              const Placed& placed, size_t* nodes) {
   absl::Status status =
       CudaStatus("beginning a capture", cuda_->capture_begin(device_.index, stream_));
   if (!status.ok()) return status;
-  status = Launch(batch, placed);
+  status = carried == nullptr ? Launch(batch, placed) : Enqueue(*carried, placed, nullptr);
   void* graph = nullptr;
   const int error = cuda_->capture_end(device_.index, stream_, &graph, nodes);
   if (status.ok()) status = CudaStatus("capturing a batch's launches", error);
@@ -182,14 +220,21 @@ absl::Status CudaLane::Capture(const LaneBatch& batch, std::shared_ptr<BlockGrap
   if (!status.ok()) return status;
   const int64_t before = FreeBytes();
   size_t nodes = 0;
-  const absl::StatusOr<void*> graph = CaptureLaunch(batch, *placed, &nodes);
-  if (!graph.ok()) return graph.status();
+  const absl::StatusOr<void*> launches = CaptureLaunch(batch, nullptr, *placed, &nodes);
+  if (!launches.ok()) return launches.status();
+  void* graph = *launches;
   if (nodes < 2) {  // one launch either way, and as a graph it would need padding
-    cuda_->graph_destroy(device_.index, *graph);
+    cuda_->graph_destroy(device_.index, graph);
     return absl::OkStatus();
   }
+  if (const auto carried = Carried(batch, batch.rows, *memory->on_host())) {
+    cuda_->graph_destroy(device_.index, graph);
+    const absl::StatusOr<void*> whole = CaptureLaunch(batch, &*carried, *placed, &nodes);
+    if (!whole.ok()) return whole.status();
+    graph = *whole;
+  }
   if (*graphs == nullptr) *graphs = std::make_shared<BlockGraphs>(device_, memory, totals_);
-  (*graphs)->Add(batch.form, BucketOf(batch.rows), *graph,
+  (*graphs)->Add(batch.form, BucketOf(batch.rows), graph,
                  std::max<int64_t>(0, before - FreeBytes()));
   return absl::OkStatus();
 }
@@ -221,26 +266,35 @@ absl::Status CudaLane::CopyOut(const LaneBatch& batch, const Placed& placed) {
   return absl::OkStatus();
 }
 
-absl::Status CudaLane::Enqueue(const LaneBatch& batch, LaneTimes* times) {
-  const int bucket = batch.graphs == nullptr ? -1 : BucketOf(batch.rows);
-  void* graph = bucket < 0 ? nullptr : batch.graphs->Find(batch.form, bucket);
-  const absl::StatusOr<Placed> placed =
-      graph == nullptr
-          ? Place(batch)
-          : PlaceIn(batch.graphs->memory()->buffer(), batch, kTokenBuckets[bucket], device_);
-  if (!placed.ok()) return placed.status();
+absl::Status CudaLane::LaunchGraph(void* graph) {
+  return CudaStatus("launching a graph", cuda_->graph_launch(device_.index, graph, stream_));
+}
+
+absl::Status CudaLane::Enqueue(const LaneBatch& batch, const Placed& placed, void* graph) {
   if (absl::Status s = Record(kBegin); !s.ok()) return s;
-  if (absl::Status s = CopyIn(batch, *placed); !s.ok()) return s;
+  if (absl::Status s = CopyIn(batch, placed); !s.ok()) return s;
   if (absl::Status s = Record(kCopiedIn); !s.ok()) return s;
-  absl::Status launched =
-      graph == nullptr
-          ? Launch(batch, *placed)
-          : CudaStatus("launching a graph", cuda_->graph_launch(device_.index, graph, stream_));
+  absl::Status launched = graph == nullptr ? Launch(batch, placed) : LaunchGraph(graph);
   if (!launched.ok()) return launched;
   if (absl::Status s = Record(kComputed); !s.ok()) return s;
-  if (absl::Status s = CopyOut(batch, *placed); !s.ok()) return s;
-  times->padded_rows = graph == nullptr ? 0 : kTokenBuckets[bucket] - batch.rows;
+  if (absl::Status s = CopyOut(batch, placed); !s.ok()) return s;
   return Record(kCopiedOut);
+}
+
+absl::Status CudaLane::EnqueueGraph(const LaneBatch& batch, const LaneBatch* carried, void* graph) {
+  if (carried != nullptr) {
+    PutIn(batch, *carried);
+    return LaunchGraph(graph);
+  }
+  const int64_t rows = kTokenBuckets[BucketOf(batch.rows)];
+  const absl::StatusOr<Placed> placed =
+      PlaceIn(batch.graphs->memory()->buffer(), batch, rows, device_);
+  return placed.ok() ? Enqueue(batch, *placed, graph) : placed.status();
+}
+
+absl::Status CudaLane::EnqueueDirectly(const LaneBatch& batch) {
+  const absl::StatusOr<Placed> placed = Place(batch);
+  return placed.ok() ? Enqueue(batch, *placed, nullptr) : placed.status();
 }
 
 absl::Duration CudaLane::Between(int begin, int end) const {
@@ -250,13 +304,23 @@ absl::Duration CudaLane::Between(int begin, int end) const {
 }
 
 absl::Status CudaLane::Run(const LaneBatch& batch, LaneTimes* times) {
-  absl::Status enqueued = Enqueue(batch, times);
+  const int bucket = batch.graphs == nullptr ? -1 : BucketOf(batch.rows);
+  void* graph = bucket < 0 ? nullptr : batch.graphs->Find(batch.form, bucket);
+  std::optional<LaneBatch> carried;
+  if (graph != nullptr) {
+    carried = Carried(batch, kTokenBuckets[bucket], *batch.graphs->memory()->on_host());
+    times->padded_rows = kTokenBuckets[bucket] - batch.rows;
+  }
+  absl::Status enqueued = graph == nullptr
+                              ? EnqueueDirectly(batch)
+                              : EnqueueGraph(batch, carried ? &*carried : nullptr, graph);
   // Also after a failure: what was enqueued before it reads and writes the host's staging.
   absl::Status ran = Synchronize("running the batch");
   // A lost device says so at the synchronisation; the launch before may have met a lesser error.
   if (absl::IsUnavailable(ran)) return ran;
   if (!enqueued.ok()) return enqueued;
   if (!ran.ok()) return ran;
+  if (carried) TakeOut(*carried, batch);
   times->h2d = Between(kBegin, kCopiedIn);
   times->compute = Between(kCopiedIn, kComputed);
   times->d2h = Between(kComputed, kCopiedOut);

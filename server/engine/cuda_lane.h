@@ -3,7 +3,8 @@
 // copies overlaps with what another computes.
 //
 // Batches up to the largest token bucket have memory of their own, whose addresses the captured
-// graphs hold; larger ones are launched directly in memory that grows with the largest block.
+// graphs hold (cuda_graphs.h); larger ones are launched directly in memory that grows with the
+// largest block.
 //
 // The lane's thread waits for its own stream only. It waits the way the driver's default schedule
 // for the device does: spinning (yielding where there are more contexts than cores), which hands
@@ -13,6 +14,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -32,6 +34,7 @@ class CudaLane final : public Lane {
   MemoryKind staging() const override { return MemoryKind::kPinned; }
   absl::Status Reserve(const LaneBytes& bytes) override;
   size_t device_bytes() const override;
+  size_t host_bytes() const override { return on_host_->size(); }
   absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override;
   GraphCount graphs() const override { return totals_->sum(); }
   void CountGraphsIn(MemoryGauge* gauge) override { totals_->CountIn(gauge); }
@@ -55,11 +58,23 @@ class CudaLane final : public Lane {
   static absl::StatusOr<Placed> PlaceIn(const Buffer& memory, const LaneBatch& batch, int64_t rows,
                                         Device device);
 
-  absl::Status Enqueue(const LaneBatch& batch, LaneTimes* times);
+  // What a graph's launch is given and gives, of the smallest batches: the batch filled up to so
+  // many rows in the memory on the host. Nothing when it is too large for that.
+  static std::optional<LaneBatch> Carried(const LaneBatch& batch, int64_t rows, const Buffer& host);
+  static void PutIn(const LaneBatch& batch, const LaneBatch& carried);
+  static void TakeOut(const LaneBatch& carried, const LaneBatch& batch);
+
+  // All of a batch, with the events around its parts; graph: its kernels, or null to launch them.
+  absl::Status Enqueue(const LaneBatch& batch, const Placed& placed, void* graph);
+  absl::Status EnqueueGraph(const LaneBatch& batch, const LaneBatch* carried, void* graph);
+  absl::Status EnqueueDirectly(const LaneBatch& batch);
   absl::Status CopyIn(const LaneBatch& batch, const Placed& placed);
   absl::Status CopyOut(const LaneBatch& batch, const Placed& placed);
   absl::Status Launch(const LaneBatch& batch, const Placed& placed);
-  absl::StatusOr<void*> CaptureLaunch(const LaneBatch& batch, const Placed& placed, size_t* nodes);
+  absl::Status LaunchGraph(void* graph);
+  // The carried batch with its copies, or the other's kernels.
+  absl::StatusOr<void*> CaptureLaunch(const LaneBatch& batch, const LaneBatch* carried,
+                                      const Placed& placed, size_t* nodes);
   int64_t FreeBytes() const;
   absl::Status Synchronize(const char* what);
   absl::Status Record(int event);
@@ -74,6 +89,7 @@ class CudaLane final : public Lane {
   std::array<void*, kEvents> events_{};
   Buffer inputs_, outputs_, workspace_;
   const std::shared_ptr<GraphTotals> totals_ = std::make_shared<GraphTotals>();
+  std::shared_ptr<const Buffer> on_host_;  // pinned: inputs of a small batch, then outputs
   std::shared_ptr<GraphMemory> captured_;  // with room for every block; null before Reserve
 };
 

@@ -52,6 +52,9 @@ std::vector<DeviceMemory> Engine::Impl::PlanMemory(const EngineBlock* more) cons
     bytes = Larger(bytes, more_bytes);
     memory.workspace = Signed(bytes.workspace);
     memory.staging_in = Signed(bytes.inputs);
+    if (!state.workers.empty()) {
+      memory.staging_in += Signed(state.workers.front()->lane().host_bytes());
+    }
     memory.staging_out = LaneWorker::kSlabs * Signed(bytes.outputs);
     if (state.device.type != DeviceType::kCpu) {
       memory.tensors = Signed(bytes.inputs + bytes.outputs);

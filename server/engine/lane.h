@@ -75,6 +75,8 @@ class Lane {
   virtual absl::Status Reserve(const LaneBytes& bytes) = 0;
   // Bytes held on the device, without what graphs() counts.
   virtual size_t device_bytes() const = 0;
+  // Bytes held on the host for a device, of the kind of the staging; constant.
+  virtual size_t host_bytes() const { return 0; }
 
   // Captures the launches of batches like that one (its block, form and rows, a token bucket; the
   // data is not looked at) into *graphs, which it makes if it is null. A lane that captures

@@ -24,7 +24,7 @@ struct DeviceMemory {
   int64_t graphs = 0;     // of all lanes: what the driver took for them
   int64_t graph_count = 0;
   // On the host, pinned where the device is a GPU.
-  int64_t staging_in = 0;   // where a lane gathers requests
+  int64_t staging_in = 0;   // where a lane gathers requests, and hands small ones to its GPU
   int64_t staging_out = 0;  // a lane's slabs, from which answers are sent
   int64_t callers = 0;      // of all lanes on which callers run short batches; the CPU's
   // What the device's terms may come to; 0: as much as there is.

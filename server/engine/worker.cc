@@ -29,12 +29,13 @@ LaneWorker::LaneWorker(Engine::Impl& engine, size_t device, size_t index,
       sent_(engine.metrics.Memory(lane_->device(), MemoryPool::kStagingOut)),
       workspace_(engine.metrics.Memory(lane_->device(), MemoryPool::kWorkspace)),
       metrics_(engine.metrics.Lane(lane_->device(), static_cast<int>(index))) {
+  gathered_->AddReserved(static_cast<int64_t>(lane_->host_bytes()));
   if (lane_->device().type == DeviceType::kCpu) return;
   lane_->CountGraphsIn(engine.metrics.Memory(lane_->device(), MemoryPool::kGraphs));
 }
 
 LaneWorker::~LaneWorker() {
-  gathered_->AddReserved(-static_cast<int64_t>(staging_in_.size()));
+  gathered_->AddReserved(-static_cast<int64_t>(staging_in_.size() + lane_->host_bytes()));
   workspace_->AddReserved(-static_cast<int64_t>(lane_->device_bytes()));
 }
 
@@ -114,7 +115,7 @@ absl::Status LaneWorker::Grow(const LaneBytes& wanted) {
     std::lock_guard<std::mutex> lock(mutex_);
     bytes_ = wanted;
   }
-  staging_bytes_ = staging_in_.size() + pool_->slab_bytes() * kSlabs;
+  staging_bytes_ = staging_in_.size() + pool_->slab_bytes() * kSlabs + lane_->host_bytes();
   workspace_bytes_ = lane_->device_bytes();
   return absl::OkStatus();
 }

@@ -133,6 +133,28 @@ TEST_F(EngineGpuTest, EveryBucketHasTheBitsOfADirectLaunch) {
   EXPECT_EQ(answers(1000, "graphs."), direct);
 }
 
+// Batches that are too large for the host to put where their graph takes them are copied around it.
+TEST_F(EngineGpuTest, SoDoThoseWhoseGraphsDoNotCopy) {
+  constexpr int64_t kWide = 1024;  // of BF16, 32 rows are 64 KiB
+  const auto answers = [&](int64_t graphs_max) {
+    options_.graphs_per_lane_max = graphs_max;
+    Start();
+    const auto block =
+        testing::MakeBlock("m.wide", BlockKind::kFfnPath, DType::kBF16, block_devices_, kWide);
+    EXPECT_TRUE(engine_->Prepare(*block).ok());
+    std::vector<std::string> bytes;
+    for (const int64_t tokens : {128, 1, 16, 3, 17, 32, 9, 33, 64, 65}) {
+      const RowTensor x = RandomRows(DType::kBF16, tokens, 7, kWide);
+      const RowTensor residual = RandomRows(DType::kBF16, tokens, 8, kWide);
+      bytes.push_back(Send(MakeCall(block, {x}))->AwaitBytes());
+      bytes.push_back(Send(MakeCall(block, {x, residual}))->AwaitBytes());
+    }
+    return bytes;
+  };
+  const std::vector<std::string> direct = answers(0);
+  EXPECT_EQ(answers(1000), direct);
+}
+
 // A norm is one launch: a graph of it would only add padding.
 TEST_F(EngineGpuTest, WhatIsOneLaunchAnywayIsNotCaptured) {
   Start();

@@ -30,20 +30,21 @@ inline constexpr int64_t kVocabulary = 50;
 // weights.
 inline std::shared_ptr<ServedBlock> MakeBlock(const std::string& name, BlockKind kind,
                                               DType dtype = DType::kBF16,
-                                              const std::vector<Device>& devices = {Device{}}) {
+                                              const std::vector<Device>& devices = {Device{}},
+                                              int64_t hidden = kHidden) {
   auto served = std::make_shared<ServedBlock>();
   served->name = name;
   BlockSpec& spec = served->spec;
   spec.kind = kind;
   spec.dtype = dtype;
-  spec.hidden = kHidden;
+  spec.hidden = hidden;
   const bool products = kind == BlockKind::kMlp || kind == BlockKind::kFfnPath;
   spec.intermediate = products ? kIntermediate : 0;
   spec.vocabulary = kind == BlockKind::kEmbedding ? kVocabulary : 0;
-  const HostTensor norm = NormalTensor(dtype, {kHidden}, 1);
-  const HostTensor gate = NormalTensor(dtype, {kIntermediate, kHidden}, 2, 0.2f);
-  const HostTensor up = NormalTensor(dtype, {kIntermediate, kHidden}, 3, 0.2f);
-  const HostTensor down = NormalTensor(dtype, {kHidden, kIntermediate}, 4, 0.2f);
+  const HostTensor norm = NormalTensor(dtype, {hidden}, 1);
+  const HostTensor gate = NormalTensor(dtype, {kIntermediate, hidden}, 2, 0.2f);
+  const HostTensor up = NormalTensor(dtype, {kIntermediate, hidden}, 3, 0.2f);
+  const HostTensor down = NormalTensor(dtype, {hidden, kIntermediate}, 4, 0.2f);
   // Never freed: a table may be used where it lies.
   static const auto* tables =
       new std::array<HostTensor, 3>{NormalTensor(DType::kF32, {kVocabulary, kHidden}, 5),
@@ -69,9 +70,9 @@ inline std::shared_ptr<ServedBlock> MakeBlock(const std::string& name, BlockKind
   return served;
 }
 
-inline RowTensor RandomRows(DType dtype, int64_t rows, uint32_t seed) {
-  const HostTensor tensor = NormalTensor(dtype, {rows, kHidden}, seed);
-  RowTensor out{dtype, {rows, kHidden}, ""};
+inline RowTensor RandomRows(DType dtype, int64_t rows, uint32_t seed, int64_t hidden = kHidden) {
+  const HostTensor tensor = NormalTensor(dtype, {rows, hidden}, seed);
+  RowTensor out{dtype, {rows, hidden}, ""};
   if (rows > 0) {
     out.bytes.assign(reinterpret_cast<const char*>(tensor.row(0)),
                      static_cast<size_t>(rows) * tensor.row_bytes());
