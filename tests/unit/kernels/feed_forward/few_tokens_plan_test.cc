@@ -150,7 +150,7 @@ TEST(FewTokensPlan, TheSizesOfModels) {
     Size size;
     int groups, parts, gate_up_blocks, segments, down_blocks;
   } table[] = {
-      {{576, 1536}, 2, 1, 96, 2, 18},      {{2048, 8192}, 8, 1, 128, 2, 64},
+      {{576, 1536}, 8, 1, 24, 2, 18},      {{2048, 8192}, 8, 1, 128, 2, 64},
       {{2560, 6912}, 7, 1, 124, 2, 80},    {{3584, 18944}, 9, 2, 132, 2, 112},
       {{4096, 11008}, 11, 1, 126, 2, 128}, {{4096, 14336}, 14, 1, 128, 2, 128},
       {{5120, 13824}, 14, 1, 124, 1, 80},  {{8192, 28672}, 14, 2, 128, 1, 128},
@@ -169,6 +169,22 @@ TEST(FewTokensPlan, TheSizesOfModels) {
   const FewTokensPlan dense = PlanFewTokens(kDense, 4096, 16384, 132);
   EXPECT_EQ(dense.groups, 8);
   EXPECT_EQ(dense.gate_up_blocks, 128);
+}
+
+// A block with full products, where the ring has room for all of its weights.
+TEST(FewTokensPlan, AShareThatFitsTheRingIsNoSmallerThanFullProducts) {
+  ForEveryPlan([](const FewTokensPlan& plan, int) {
+    const int pieces = 2 * static_cast<int>((plan.gate_up_tiles() + plan.depth - 1) / plan.depth);
+    if (plan.groups * plan.parts_per_block > 8) return;
+    if (plan.hidden <= 640) {
+      EXPECT_EQ(plan.groups, 8);
+      for (const int width : kFewTokensWidths) {
+        EXPECT_LE(pieces, GateUpRing(width).weight_slots);
+      }
+    }
+  });
+  EXPECT_EQ(PlanFewTokens(kGated, 640, 2560, 132).groups, 8);
+  EXPECT_EQ(PlanFewTokens(kGated, 704, 2560, 132).groups, 3);
 }
 
 // On the H200: 66 clusters of two blocks.
