@@ -21,10 +21,8 @@ int64_t Rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 // Bytes of a call's activations in tiles.
 int64_t TileBytes(int64_t rows, int64_t columns) {
-  const int64_t padded = rows <= kFewTokensMax
-                             ? FewTokensWidth(rows)
-                             : (rows + kTokenBlock - 1) / kTokenBlock * kTokenBlock;
-  return Rounded(padded * columns * 2);
+  const int width = TileWidth(rows);
+  return Rounded(TokenBlocks(rows, width) * width * columns * 2);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The feed-forward on Hopper: weights packed for it once, and its run, by kernels for few tokens
-// (up to 128) and for many, which give a row the same bits. feed_forward and ffn_path list it as
-// "wgmma"; few_tokens_cuda.cu and many_tokens_cuda.cu hold the kernels.
+// (blocks of up to 128) and for many, which give a row the same bits. feed_forward and ffn_path
+// list it as "wgmma"; few_tokens_cuda.cu and many_tokens_cuda.cu hold the kernels.
 //
 // The packed copy lies beside the plain weights, from which the composed products take rows that
 // lie badly. It gives a row the same bits as those products, as far as cuBLASLt sums in the same

@@ -1,5 +1,6 @@
 // The feed-forward for 1 to 128 tokens on Hopper: norm, gate and up with the function between them,
-// down with the residual; three kernels, each of which starts while the one before it ends.
+// down with the residual; three kernels, each of which starts while the one before it ends. Where
+// weights are small, more tokens are cut into blocks for the same kernels (CutTokens).
 //
 // What decides its speed is how fast the weights are read, once. So weights are packed into pieces
 // that a bulk copy brings into shared memory as the tensor cores want them; weights take the
@@ -76,21 +77,23 @@ int PackFewTokens(const FewTokensPlan* plan, const void* gate, const void* up, c
 }
 
 int RunFewTokens(const FuseblockFewTokens* args, void* stream_pointer) {
-  const bool many = args->x.rows > kFewTokensMax;
-  const int width = many ? kTokenBlock : FewTokensWidth(args->x.rows);
   if (args->x.cols != args->plan->hidden || !Aligned16(args->x) || !Aligned16(args->y) ||
       !Aligned16(args->residual) || !Aligned16(args->norm, 1, 0, 1)) {
     return cudaErrorInvalidValue;
   }
   const auto stream = static_cast<cudaStream_t>(stream_pointer);
-  cudaError_t error = LaunchFewTokensNorm(*args, width, stream);
+  cudaError_t error = LaunchFewTokensNorm(*args, stream);
   if (error != cudaSuccess) return error;
   const GateUpLaunch& form = *kForms[args->form];
-  error = many ? form.many(*args, stream) : form.few(*args, width, stream);
+  if (args->library_down != nullptr) {
+    error = form.many(*args, stream);
+    return error != cudaSuccess ? error : LaunchLibraryDown(*args, stream);
+  }
+  const TokenWidths widths = CutTokens(*args->plan, args->x.rows);
+  error = widths.gate_up == 0 ? form.many(*args, stream) : form.few(*args, widths.gate_up, stream);
   if (error != cudaSuccess) return error;
-  if (!many) return LaunchFewTokensDown(*args, width, stream);
-  return args->library_down != nullptr ? LaunchLibraryDown(*args, stream)
-                                       : LaunchManyTokensDown(*args, stream);
+  return widths.down == 0 ? LaunchManyTokensDown(*args, stream)
+                          : LaunchFewTokensDown(*args, widths.down, stream);
 }
 
 }  // namespace fuseblock

@@ -18,7 +18,7 @@ typedef struct FuseblockFewTokens {
   FuseblockCudaRows residual;  // data null: none
   const void* norm;            // [hidden] of x's dtype, null: none
   float eps, norm_offset;
-  // In tiles, of FewTokensWidth tokens or, when there are more, in blocks of kTokenBlock:
+  // In blocks of TileWidth tokens, in tiles:
   void* n;         // the products' input
   void* product;   // what down reads
   void* meetings;  // [ManyTokensMeetingBytes], 16-byte aligned; for more than kFewTokensMax tokens

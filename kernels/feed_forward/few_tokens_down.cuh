@@ -1,5 +1,5 @@
-// y = (x (+ residual) +) product * down^T (+ bias): a block for each panel of 64 outputs and
-// segment of K.
+// y = (x (+ residual) +) product * down^T (+ bias): a block for each panel of 64 outputs, segment
+// of K and kWidth tokens.
 //
 // The two blocks of a panel are a cluster, so that they are on the GPU at the same time whatever
 // else runs there: each sends the other half of its sums into the other's shared memory, and
@@ -18,8 +18,9 @@ constexpr int kDownThreads = (kDownWarps + kProducerWarps) * kWarpThreads;
 struct DownParams : DownOperands {
   FewTokensPlan plan;
   const std::byte* weights;  // packed down
-  const std::byte* product;  // [tile][token][128 bytes]
+  const std::byte* product;  // [block of tokens][tile][token][128 bytes]
   int tokens;
+  int tile_width;  // of the product: kWidth or twice that
 };
 
 #if FUSEBLOCK_SM90A
@@ -37,18 +38,19 @@ template <typename T, int kWidth>
 struct DownHalf {
   static constexpr int kEights = kWidth / 8;
 
-  int first_row;  // of the warp's half
-  float bias;     // of row first_row + lane / 4
+  int first_token;  // of the block
+  int first_row;    // of the warp's half
+  float bias;       // of row first_row + lane / 4
   uint32_t x[kEights], residual[kEights];
 
-  // Rows first_row + 2 (lane % 4) and the next, of token 8 j + lane / 4.
+  // Rows first_row + 2 (lane % 4) and the next, of the block's token 8 j + lane / 4.
   __device__ void Load(const DownParams& p) {
     const int lane = threadIdx.x % kWarpThreads;
     const int row = first_row + lane % 4 * 2;
     bias = p.bias == nullptr ? kNoBias : p.bias[first_row + lane / 4];
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
-      const int64_t token = 8 * j + lane / 4;
+      const int64_t token = first_token + 8 * j + lane / 4;
       x[j] = residual[j] = 0;
       if (token >= p.tokens) continue;
       if (p.x != nullptr) x[j] = At(p.x, token * p.x_stride + row);
@@ -56,7 +58,7 @@ struct DownHalf {
     }
   }
 
-  // sum: row first_row + lane / 4, tokens 8 j + 2 (lane % 4) and the next.
+  // sum: row first_row + lane / 4, the block's tokens 8 j + 2 (lane % 4) and the next.
   __device__ void Store(const DownParams& p, int j, float2 sum) const {
     const int lane = threadIdx.x % kWarpThreads;
     sum = {sum.x + bias, sum.y + bias};
@@ -71,13 +73,13 @@ struct DownHalf {
     }
     if (p.y_float) {
       float* y = static_cast<float*>(p.y) + first_row + lane / 4;
-      const int64_t token = 8 * j + lane % 4 * 2;
+      const int64_t token = first_token + 8 * j + lane % 4 * 2;
       if (token < p.tokens) y[token * p.y_stride] = sum.x;
       if (token + 1 < p.tokens) y[(token + 1) * p.y_stride] = sum.y;
       return;
     }
     const uint32_t two = hopper::Transpose8x8(Packed<T>(sum.x, sum.y));
-    const int64_t token = 8 * j + lane / 4;
+    const int64_t token = first_token + 8 * j + lane / 4;
     if (token < p.tokens) {
       T* y = static_cast<T*>(p.y) + token * p.y_stride + first_row + lane % 4 * 2;
       *reinterpret_cast<uint32_t*>(y) = two;
@@ -123,12 +125,15 @@ __device__ void ConsumeDown(const Ring& ring, const DownParams& p) {
   hopper::AwaitGrids();
   const int warp = threadIdx.x / kWarpThreads;
   const int segment = blockIdx.x % kSegments;
+  const int first_token = BlockTokens<kWidth>::first();
+  const int tokens_here = p.tokens - first_token;
   const int first_row = static_cast<int>(blockIdx.x) / kSegments * kPanelRows + warp * 16;
   // Loaded long before they are used.
   constexpr int kHalves = kSegments == 1 ? 2 : 1;
   DownHalf<T, kWidth> halves[kHalves];
 #pragma unroll
   for (int i = 0; i < kHalves; ++i) {
+    halves[i].first_token = first_token;
     halves[i].first_row = first_row + 8 * (kSegments == 1 ? i : segment);
     halves[i].Load(p);
   }
@@ -147,16 +152,16 @@ __device__ void ConsumeDown(const Ring& ring, const DownParams& p) {
   if constexpr (kSegments == 1) {
 #pragma unroll
     for (int j = 0; j < kWidth / 8; ++j) {
-      if (8 * j >= p.tokens) return;
+      if (8 * j >= tokens_here) return;
       halves[0].Store(p, j, {sum[0][4 * j], sum[0][4 * j + 1]});
       halves[1].Store(p, j, {sum[0][4 * j + 2], sum[0][4 * j + 3]});
     }
   } else {
     float2 received[kWidth / 8];
-    ExchangeHalves<kWidth>(ring, sum[0], segment, p.tokens, received);
+    ExchangeHalves<kWidth>(ring, sum[0], segment, tokens_here, received);
 #pragma unroll
     for (int j = 0; j < kWidth / 8; ++j) {
-      if (8 * j >= p.tokens) return;
+      if (8 * j >= tokens_here) return;
       const float2 own = segment == 0 ? float2{sum[0][4 * j], sum[0][4 * j + 1]}
                                       : float2{sum[0][4 * j + 2], sum[0][4 * j + 3]};
       // Of two addends the order does not matter.
@@ -186,8 +191,12 @@ __global__ void __launch_bounds__(kDownThreads, 1)
     ProduceWeights(ring, DownPieces{p.weights + blockIdx.x * bytes}, tiles / kPanelDepth,
                    p.plan.down_in_flight, kDownWarps, kDownWarps);
   } else {
-    const int64_t first = int64_t{blockIdx.x % kSegments} * tiles;
-    ProduceActivations(ring, p.product + first * kWidth * kTileRowBytes, tiles, 1);
+    const BlockTokens<kWidth> tokens{p.tile_width};
+    const int64_t first_tile = int64_t{blockIdx.x % kSegments} * tiles;
+    ProduceActivations(
+        ring,
+        p.product + tokens.offset(int64_t{kSegments} * tiles) + first_tile * tokens.tile_bytes(),
+        tokens.tile_bytes(), tiles, 1);
   }
   if constexpr (kSegments > 1) {  // the meetings of ExchangeHalves are of all threads
     __syncwarp();

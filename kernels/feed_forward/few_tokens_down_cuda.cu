@@ -12,11 +12,12 @@ cudaError_t LaunchFewTokensDown(const FuseblockFewTokens& args, int width, cudaS
   params.product = static_cast<const std::byte*>(args.product);
   SetDownOperands(args, params);
   params.tokens = static_cast<int>(args.x.rows);
+  params.tile_width = TileWidth(args.x.rows);
   return VisitFewTokens(args.x.dtype, width, [&](auto value, auto of_width) {
     using T = decltype(value);
     constexpr int kWidth = decltype(of_width)::value;
     const auto kernel = plan.segments == 1 ? DownKernel<T, kWidth, 1> : DownKernel<T, kWidth, 2>;
-    return LaunchStreaming(kernel, plan.down_blocks, kDownThreads,
+    return LaunchStreaming(kernel, FewTokensGrid(args, plan.down_blocks, kWidth), kDownThreads,
                            DownRing(kWidth).shared_bytes(kWidth), plan.segments, stream, params);
   });
 }

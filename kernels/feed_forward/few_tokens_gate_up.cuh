@@ -1,5 +1,5 @@
 // product = f(n * gate^T) * (n * up^T), or f(n * up^T + bias), rounded once: a block for each share
-// of the columns, all of K, gate and up of a column in one thread.
+// of the columns and each kWidth tokens, all of K, gate and up of a column in one thread.
 #pragma once
 
 #include "kernels/feed_forward/few_tokens_ring.cuh"
@@ -14,10 +14,11 @@ constexpr int kGateUpThreads = (kGateUpWarps + kProducerWarps) * kWarpThreads;
 struct GateUpParams {
   FewTokensPlan plan;
   const std::byte* weights;  // packed gate and up
-  const std::byte* n;        // [tile][token][128 bytes]
+  const std::byte* n;        // [block of tokens][tile][token][128 bytes]
   std::byte* product;        // the same
   const float* bias;         // of up, in a dense form; null: none
   int tokens;
+  int tile_width;  // of n and the product: kWidth or twice that
 };
 
 #if FUSEBLOCK_SM90A
@@ -69,16 +70,16 @@ struct GroupBias {
   }
 };
 
-// 8 of a warp's columns, the chunk `chunk` of the product, of all tokens.
+// 8 of a warp's columns, the chunk `chunk` of the product, of all of the block's tokens.
 template <typename T, int kWidth, typename Form>
 __device__ void StoreEight(const float (&sum)[kWidth / 2], int eight, float bias,
-                           std::byte* product, int64_t chunk, int tokens) {
+                           std::byte* product, int tile_width, int64_t chunk, int tokens) {
   const int lane = threadIdx.x % kWarpThreads;
   constexpr int kEights = kWidth / 8;  // of tokens
   constexpr int kAtOnce = kEights < 4 ? kEights : 4;
   // Of the thread's first token; 8 tokens further the swizzle is the same.
   const int first_token = (kAtOnce == 4 ? lane % 4 * 8 : 0) + lane / 4;
-  std::byte* to = product + FewTokensPlan::ActivationOffset(kWidth, first_token, chunk);
+  std::byte* to = product + FewTokensPlan::ActivationOffset(tile_width, first_token, chunk);
 #pragma unroll
   for (int first = 0; first < kEights; first += kAtOnce) {
     if (first * 8 >= tokens) return;
@@ -111,6 +112,7 @@ template <typename T, int kWidth, int kProducts, typename Form, typename Ring>
 __device__ void ConsumeGateUp(const Ring& ring, const GateUpParams& p, int half) {
   hopper::SyncBlock();
   hopper::AwaitGrids();
+  const BlockTokens<kWidth> tokens{p.tile_width};
   const FewTokensPlan& plan = p.plan;
   const int tiles = static_cast<int>(plan.gate_up_tiles());
   const int half_bytes = plan.half_groups(half) * kGroupBytes;  // of a tile
@@ -134,14 +136,16 @@ __device__ void ConsumeGateUp(const Ring& ring, const GateUpParams& p, int half)
     }
     reader.Finish();
     const int64_t first = first_group();
+    std::byte* product = p.product + tokens.offset(plan.intermediate / kTileK);
 #pragma unroll
     for (int m = 0; m < kProducts; ++m) {
       const int group = m * kWarpgroupWarps + warp;
       if (group >= plan.half_groups(half) || first + group >= plan.all_groups) continue;
 #pragma unroll
       for (int eight = 0; eight < Form::kEights; ++eight) {
-        StoreEight<T, kWidth, Form>(sum[m], eight, bias.Load(first + group, eight), p.product,
-                                    (first + group) * Form::kEights + eight, p.tokens);
+        StoreEight<T, kWidth, Form>(sum[m], eight, bias.Load(first + group, eight), product,
+                                    tokens.tile(), (first + group) * Form::kEights + eight,
+                                    p.tokens - tokens.first());
       }
     }
   }
@@ -165,7 +169,9 @@ __global__ void __launch_bounds__(kGateUpThreads, 1)
                    plan.parts_per_block * pieces * kGateUpWarpgroups, plan.gate_up_in_flight,
                    kWarpgroupWarps, kGateUpWarps);
   } else if (warp == kGateUpWarps + 1) {
-    ProduceActivations(ring, p.n, tiles, plan.parts_per_block);
+    const BlockTokens<kWidth> tokens{p.tile_width};
+    ProduceActivations(ring, p.n + tokens.offset(tiles), tokens.tile_bytes(), tiles,
+                       plan.parts_per_block);
   } else {
     ConsumeGateUp<T, kWidth, kProducts, Form>(ring, p, warp / kWarpgroupWarps);
   }

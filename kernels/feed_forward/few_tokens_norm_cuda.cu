@@ -45,8 +45,9 @@ __global__ void __launch_bounds__(kTileRowsBlock)
 }
 
 template <typename T>
-cudaError_t LaunchNorm(const FuseblockFewTokens& args, int width, cudaStream_t stream) {
+cudaError_t LaunchNorm(const FuseblockFewTokens& args, cudaStream_t stream) {
   const FuseblockCudaRows& x = args.x;
+  const int width = TileWidth(x.rows);
   auto* tiles = static_cast<std::byte*>(args.n);
   if (args.on_path == 0) {
     return LaunchOverlapped(
@@ -71,9 +72,9 @@ cudaError_t LaunchNorm(const FuseblockFewTokens& args, int width, cudaStream_t s
 
 }  // namespace
 
-cudaError_t LaunchFewTokensNorm(const FuseblockFewTokens& args, int width, cudaStream_t stream) {
-  if (args.x.dtype == static_cast<int>(DType::kF16)) return LaunchNorm<__half>(args, width, stream);
-  return LaunchNorm<__nv_bfloat16>(args, width, stream);
+cudaError_t LaunchFewTokensNorm(const FuseblockFewTokens& args, cudaStream_t stream) {
+  if (args.x.dtype == static_cast<int>(DType::kF16)) return LaunchNorm<__half>(args, stream);
+  return LaunchNorm<__nv_bfloat16>(args, stream);
 }
 
 }  // namespace fuseblock

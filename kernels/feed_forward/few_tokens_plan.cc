@@ -7,6 +7,9 @@ namespace fuseblock {
 namespace {
 
 constexpr int kGroupsMax = 16;  // of a part: two products of 64 rows for each of two warpgroups
+constexpr int kGroupsFull = kGroupsMax / 2;  // one product for each
+// Of weights that the ring of any width has room for.
+constexpr int64_t kRingBytes = int64_t{GateUpRing(kFewTokensMax).weight_slots} * kPieceBytesMax;
 // What all blocks together keep in flight: 64 KiB each of 128. Fewer blocks have more each.
 constexpr int64_t kBytesInFlight = 8 << 20;
 
@@ -43,10 +46,14 @@ FewTokensPlan PlanFewTokens(FeedForwardForm form, int64_t hidden, int64_t interm
   plan.multiprocessors = multiprocessors;
 
   // As even a share of the groups for every multiprocessor as whole groups give, one for each
-  // warpgroup at least.
+  // warpgroup at least. Where the share of a block whose products are full fits the ring, not less
+  // than that: all of it comes while the block waits for the kernel before, and fewer blocks leave
+  // room for those of other tokens and of the kernels beside.
   plan.matrices = EntryOf(form).gated ? 2 : 1;
   plan.all_groups = static_cast<int32_t>(intermediate / plan.group_columns());
-  const int64_t share = std::max<int64_t>(2, CeilDiv(plan.all_groups, multiprocessors));
+  const bool fits = plan.gate_up_tiles() * kGroupsFull * kGroupBytes <= kRingBytes;
+  const int64_t share =
+      std::max<int64_t>(fits ? kGroupsFull : 2, CeilDiv(plan.all_groups, multiprocessors));
   plan.parts_per_block = static_cast<int32_t>(CeilDiv(share, kGroupsMax));
   plan.groups = static_cast<int32_t>(CeilDiv(share, plan.parts_per_block));
   plan.gate_up_blocks =

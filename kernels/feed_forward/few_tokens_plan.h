@@ -25,10 +25,14 @@ namespace fuseblock {
 inline constexpr int kFewTokensMax = 128;
 // What a call's tokens are padded to: the columns of its products.
 inline constexpr int kFewTokensWidths[] = {8, 16, 32, 64, 128};
-inline constexpr int kTokenBlock = kFewTokensMax;  // more tokens are cut into blocks of that many
-inline constexpr int kTileK = 64;                  // elements of K in a tile: 128 bytes
-inline constexpr int kTileRowBytes = 2 * kTileK;   // of a row in a tile
-inline constexpr int kGroupRows = 16;              // of gate and up
+// More tokens lie in blocks of that many, whatever the kernels take at a time.
+inline constexpr int kTokenBlock = kFewTokensMax;
+// The narrowest part of a tile of tokens that a kernel's block takes. (Narrower tiles come several
+// to a slot of the ring.)
+inline constexpr int kNarrowPart = 64;
+inline constexpr int kTileK = 64;                 // elements of K in a tile: 128 bytes
+inline constexpr int kTileRowBytes = 2 * kTileK;  // of a row in a tile
+inline constexpr int kGroupRows = 16;             // of gate and up
 inline constexpr int kGroupBytes = kGroupRows * kTileRowBytes;  // of a tile's group
 inline constexpr int kPanelRows = 64;                           // rows of down in a panel
 inline constexpr int kPanelTileBytes = kPanelRows * kTileRowBytes;
@@ -94,6 +98,11 @@ struct FewTokensPlan {
   static constexpr int64_t ActivationOffset(int width, int64_t token, int64_t chunk) {
     return (chunk / 8 * width + token) * kTileRowBytes + SwizzledChunk(token, chunk % 8) * 16;
   }
+  // What that offset is more for the tokens from `token` on, a multiple of 8, of more than one
+  // block: [block of kTokenBlock tokens][tile of K, of `tiles`][token][128 bytes].
+  static constexpr int64_t TokensOffset(int64_t token, int64_t tiles) {
+    return (token / kTokenBlock * tiles * kTokenBlock + token % kTokenBlock) * kTileRowBytes;
+  }
   static constexpr int64_t SwizzledChunk(int64_t row, int64_t chunk) { return chunk ^ (row % 8); }
 };
 
@@ -112,8 +121,11 @@ struct FewTokensRing {
            exchange_bytes + 16 * (weight_slots + activation_slots);
   }
 };
+// From 64 tokens on most of a small K's tiles of activations are asked for at once.
 constexpr FewTokensRing GateUpRing(int width) {
-  return {width <= 64 ? 12 : 10, 4, width <= 64 ? 64 / width : 1, 0};
+  if (width == 128) return {10, 4, 1, 0};
+  if (width == 64) return {10, 8, 1, 0};
+  return {12, 4, 64 / width, 0};
 }
 // With room for the exchange: half of the block's 64 x width sums. From 64 tokens on a block reads
 // as many bytes of activations as of weights.
@@ -123,8 +135,8 @@ constexpr FewTokensRing DownRing(int width) {
   if (width == 64) return {7, 12, 1, exchange_bytes};
   return {11, 4, 64 / width, exchange_bytes};
 }
-// ---- more than kFewTokensMax tokens: tiles of kTokenBlock tokens by each block of a cluster of
-// two
+
+// ---- the kernels for many tokens: tiles of kTokenBlock tokens by each block of a cluster of two
 
 inline constexpr int kClusterBlocks = 2;
 inline constexpr int kClusterTokens = kClusterBlocks * kTokenBlock;
@@ -186,6 +198,48 @@ constexpr int FewTokensWidth(int64_t tokens) {
     if (tokens <= width) return width;
   }
   return 0;
+}
+
+// ---- which kernels take a call, and how many tokens a block of them has
+
+// The tokens that a tile of activations has in memory.
+constexpr int TileWidth(int64_t tokens) {
+  return tokens <= kFewTokensMax ? FewTokensWidth(tokens) : kTokenBlock;
+}
+constexpr int64_t TokenBlocks(int64_t tokens, int width) { return (tokens + width - 1) / width; }
+
+// The width of a block of the kernels for few tokens, or 0: the kernels for many.
+struct TokenWidths {
+  int gate_up, down;
+};
+
+// Where weights are small a call takes as long as one of its blocks, however much of the GPU is
+// idle beside them: so tokens are cut among more blocks, as narrow as there is room for. Every
+// block of tokens reads the weights again, but from the L2, and while all of them run at once, that
+// is, fit the GPU, one to a multiprocessor. There they are sooner done than the kernels for many
+// tokens, whose tiles are two to eight times as large.
+//
+// Down is cut so that it fits beside gate and up: its blocks then have their weights when the
+// product comes. Where it does not, they begin when those of gate and up end, and each should read
+// as little as it can.
+constexpr TokenWidths CutTokens(const FewTokensPlan& plan, int64_t tokens) {
+  const int whole = TileWidth(tokens);
+  const auto narrowest = [&](int64_t blocks, int64_t room, int width) {
+    while (width <= whole && TokenBlocks(tokens, width) * blocks > room) width *= 2;
+    return width <= whole ? width : 0;
+  };
+  const int part = whole < kNarrowPart ? whole : kNarrowPart;
+  const int64_t all = plan.multiprocessors;
+  TokenWidths widths{narrowest(plan.gate_up_blocks, all, part), 0};
+  if (widths.gate_up != 0) {
+    const int64_t taken = TokenBlocks(tokens, widths.gate_up) * plan.gate_up_blocks;
+    widths.down = narrowest(plan.down_blocks, all - taken, part);
+  }
+  if (widths.down == 0) widths.down = narrowest(plan.down_blocks, all, whole);
+  if (tokens <= kFewTokensMax) return {widths.gate_up, widths.down == 0 ? whole : widths.down};
+  // The kernel of down for many tokens meets on counts that its kernel of gate and up makes zero.
+  if (widths.down == 0) widths.gate_up = 0;
+  return widths;
 }
 
 // Why these sizes and that dtype cannot be planned for ("takes a multiple of 64 as hidden, not

@@ -1,6 +1,6 @@
 // Packs a feed-forward's weights for Hopper and proves on them that a row gets the same bits at
-// every width of few tokens, among many and from the composed products: with probe rows, FP32
-// outputs.
+// every width of few tokens, in blocks of them, among many and from the composed products: with
+// probe rows, FP32 outputs.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,17 +15,27 @@
 namespace fuseblock {
 namespace {
 
-constexpr int64_t kProbeRows = 2 * kFewTokensMax + 44;  // many, of which a block is not full
+constexpr int64_t kProbeRows = 2 * kFewTokensMax + 44;  // of which a block is not full
 // What the values of another order of summation may be off by, as a norm: far above what FP32 and
 // one rounding of the product leave, far below what a wrong kernel gives.
 constexpr double kOtherOrder = 0x1p-6;
 
 enum class Equality { kBits, kValues, kNone };
 
+// As few more than kProbeRows as the kernels for many tokens take both products of.
+int64_t ManyProbeRows(const FewTokensPlan& plan) {
+  int64_t rows = kProbeRows;
+  for (TokenWidths of = CutTokens(plan, rows); of.gate_up + of.down != 0;
+       of = CutTokens(plan, rows)) {
+    rows += kTokenBlock;
+  }
+  return rows;
+}
+
 class Proof {
  public:
-  explicit Proof(const FeedForwardWeights& weights)
-      : weights_(weights), device_(weights.device()) {}
+  Proof(const FeedForwardWeights& weights, int64_t rows)
+      : weights_(weights), device_(weights.device()), rows_(rows) {}
   Proof(const Proof&) = delete;
   Proof& operator=(const Proof&) = delete;
   ~Proof() {
@@ -38,13 +48,13 @@ class Proof {
     FUSEBLOCK_RETURN_IF_ERROR(
         CudaStatus("creating a stream", cuda.stream_create(device_.index, &stream_)));
     const int64_t hidden = weights_.hidden();
-    FUSEBLOCK_ASSIGN_OR_RETURN(x_, ProbeRows(weights_, kProbeRows));
+    FUSEBLOCK_ASSIGN_OR_RETURN(x_, ProbeRows(weights_, rows_));
     FUSEBLOCK_ASSIGN_OR_RETURN(
-        y_, Buffer::Allocate(MemoryKind::kDevice, static_cast<size_t>(kProbeRows * hidden) * 4,
-                             device_));
+        y_,
+        Buffer::Allocate(MemoryKind::kDevice, static_cast<size_t>(rows_ * hidden) * 4, device_));
     const size_t workspace_bytes =
-        std::max(FeedForwardWorkspaceBytes(weights_, kProbeRows, Rounding::kFused),
-                 FewTokensWorkspaceBytes(packed, kProbeRows));
+        std::max(FeedForwardWorkspaceBytes(weights_, rows_, Rounding::kFused),
+                 FewTokensWorkspaceBytes(packed, rows_));
     FUSEBLOCK_ASSIGN_OR_RETURN(workspace_,
                                Buffer::Allocate(MemoryKind::kDevice, workspace_bytes, device_));
     return absl::OkStatus();
@@ -70,6 +80,7 @@ class Proof {
  private:
   const FeedForwardWeights& weights_;
   Device device_;
+  int64_t rows_;
   void* stream_ = nullptr;
   Buffer x_, y_, workspace_;
 };
@@ -98,20 +109,22 @@ absl::Status PrepareFewTokens(FeedForwardWeights& weights) {
   const FewTokensPlan plan =
       FewTokens::PlanFor(weights.device(), weights.form, weights.hidden(), weights.intermediate());
   absl::StatusOr<FewTokens> packed = FewTokens::Pack(plan, weights);
-  Proof proof(weights);
+  const int64_t many = ManyProbeRows(plan);
+  Proof proof(weights, many);
   absl::Status room = packed.ok() ? proof.Prepare(*packed) : packed.status();
   if (absl::IsResourceExhausted(room)) {
     weights.no_few = absl::StrCat("is not packed: ", room.message());
     return absl::OkStatus();
   }
   if (!room.ok()) return room;
-  FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> composed, proof.Outputs(kProbeRows));
+  FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> composed, proof.Outputs(many));
   weights.few = std::make_unique<FewTokens>(*std::move(packed));
-  FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> whole, proof.Outputs(kProbeRows));
+  FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> whole, proof.Outputs(many));
   const Equality equality = Compare(whole, composed);
   bool own_bits = true;
-  for (const int width : kFewTokensWidths) {
-    const int64_t rows = width - width / 4;
+  std::vector<int64_t> counts = {kProbeRows};  // blocks of few tokens, where such take them
+  for (const int width : kFewTokensWidths) counts.push_back(width - width / 4);
+  for (const int64_t rows : counts) {
     FUSEBLOCK_ASSIGN_OR_RETURN(const std::vector<float> part, proof.Outputs(rows));
     own_bits = own_bits && Compare(part, whole) == Equality::kBits;
   }

@@ -52,6 +52,23 @@ struct Ring {
   }
 };
 
+// The tokens of a block, kWidth from first() on, where tiles in memory have as many or twice that.
+// What only blocks of kNarrowPart tokens and more can be is known for the others when compiled.
+template <int kWidth>
+struct BlockTokens {
+  int tile_width;
+
+  static __device__ int first() {
+    return kWidth < kNarrowPart ? 0 : static_cast<int>(blockIdx.y) * kWidth;
+  }
+  __device__ int tile() const { return kWidth == kNarrowPart ? tile_width : kWidth; }
+  __device__ int tile_bytes() const { return tile() * kTileRowBytes; }
+  // Where they begin in activations of that many tiles of K.
+  static __device__ int64_t offset(int64_t tiles) {
+    return FewTokensPlan::TokensOffset(first(), tiles);
+  }
+};
+
 // A place in a ring of slots and the parity of the round that it is in.
 template <int kSlots>
 struct RingPlace {
@@ -113,10 +130,12 @@ __device__ void ProduceWeights(const Ring& ring, Pieces pieces, int count, int i
   }
 }
 
-// The activations' producer, a warp: `tiles` tiles from `from` on, `rounds` times over.
-// SyncBlock() once.
+// The activations' producer, a warp: the block's tokens of `tiles` tiles from `from` on, a tile
+// every `stride` bytes, `rounds` times over. Where a slot has several tiles they are the block's
+// alone, one after the other. SyncBlock() once.
 template <typename Ring>
-__device__ void ProduceActivations(const Ring& ring, const std::byte* from, int tiles, int rounds) {
+__device__ void ProduceActivations(const Ring& ring, const std::byte* from, int stride, int tiles,
+                                   int rounds) {
   using namespace hopper;
   SyncBlock();
   AwaitGrids();
@@ -130,8 +149,7 @@ __device__ void ProduceActivations(const Ring& ring, const std::byte* from, int 
       const uint32_t full = ring.full_activations(place.slot);
       BarrierWait(ring.empty_activations(place.slot), place.parity);
       BarrierExpect(full, bytes);
-      BulkCopy(ring.activations(place.slot), from + int64_t{tile} * Ring::kActivationTileBytes,
-               bytes, full);
+      BulkCopy(ring.activations(place.slot), from + int64_t{tile} * stride, bytes, full);
       place.Advance();
     }
   }

@@ -9,21 +9,27 @@ namespace fuseblock {
 
 constexpr int kChunk = 8;  // elements of 16 bytes
 
-// n = norm(x (+ residual)), or x where there is no norm, in tiles of that width.
-cudaError_t LaunchFewTokensNorm(const FuseblockFewTokens& args, int width, cudaStream_t stream);
-// The product that down reads, by a form: for few tokens and, after a norm of width kTokenBlock,
-// for more than kFewTokensMax.
+// n = norm(x (+ residual)), or x where there is no norm, in tiles of TileWidth tokens.
+cudaError_t LaunchFewTokensNorm(const FuseblockFewTokens& args, cudaStream_t stream);
+// The product that down reads, by a form: by blocks of `width` tokens, a tile's or half of them,
+// or by the kernel for more than kFewTokensMax.
 struct GateUpLaunch {
   cudaError_t (*few)(const FuseblockFewTokens& args, int width, cudaStream_t stream);
   cudaError_t (*many)(const FuseblockFewTokens& args, cudaStream_t stream);
 };
 extern const GateUpLaunch kSwiGluLaunch, kGeGluTanhLaunch, kGeGluErfLaunch, kGeluTanhLaunch,
     kGeluErfLaunch;
-// y = (x (+ residual) +) product * down^T (+ bias).
+// y = (x (+ residual) +) product * down^T (+ bias), by blocks of `width` tokens or by that kernel.
 cudaError_t LaunchFewTokensDown(const FuseblockFewTokens& args, int width, cudaStream_t stream);
 cudaError_t LaunchManyTokensDown(const FuseblockFewTokens& args, cudaStream_t stream);
 // The third by the library's product, from a gated product in rows.
 cudaError_t LaunchLibraryDown(const FuseblockFewTokens& args, cudaStream_t stream);
+
+// A block for each share of the weights and each `width` tokens.
+inline dim3 FewTokensGrid(const FuseblockFewTokens& args, int shares, int width) {
+  return dim3(static_cast<unsigned>(shares),
+              static_cast<unsigned>(TokenBlocks(args.x.rows, width)));
+}
 
 // Calls f(T{}, width as an integral constant); cudaErrorInvalidValue for another dtype or width.
 template <typename F>
@@ -57,7 +63,7 @@ cudaError_t VisitFewTokens(int dtype, int width, F&& f) {
 // Starts a kernel that streams weights: with that much shared memory, in clusters of `cluster`,
 // before its predecessor has ended.
 template <typename Params>
-cudaError_t LaunchStreaming(void (*kernel)(Params), int blocks, int threads, int shared_bytes,
+cudaError_t LaunchStreaming(void (*kernel)(Params), dim3 grid, int threads, int shared_bytes,
                             int cluster, cudaStream_t stream, const Params& params) {
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -68,7 +74,7 @@ cudaError_t LaunchStreaming(void (*kernel)(Params), int blocks, int threads, int
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.gridDim = grid;
     config.blockDim = dim3(static_cast<unsigned>(threads));
     config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
     config.stream = stream;

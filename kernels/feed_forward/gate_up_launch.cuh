@@ -17,13 +17,14 @@ cudaError_t LaunchFewTokensGateUp(const FuseblockFewTokens& args, int width, cud
                             static_cast<const std::byte*>(args.n),
                             static_cast<std::byte*>(args.product),
                             args.up_bias,
-                            static_cast<int>(args.x.rows)};
+                            static_cast<int>(args.x.rows),
+                            TileWidth(args.x.rows)};
   return VisitFewTokens(args.x.dtype, width, [&](auto value, auto of_width) {
     using T = decltype(value);
     constexpr int kWidth = decltype(of_width)::value;
     const auto kernel =
         plan.products() == 1 ? GateUpKernel<T, kWidth, 1, Form> : GateUpKernel<T, kWidth, 2, Form>;
-    return LaunchStreaming(kernel, plan.gate_up_blocks, kGateUpThreads,
+    return LaunchStreaming(kernel, FewTokensGrid(args, plan.gate_up_blocks, kWidth), kGateUpThreads,
                            GateUpRing(kWidth).shared_bytes(kWidth), 1, stream, params);
   });
 }

@@ -27,8 +27,9 @@ cudaError_t LaunchMany(void (*kernel)(Params), int shared_bytes, const Params& p
   // As many clusters as find room, each with as many tiles.
   const int64_t tiles = params.tiles.count();
   const int64_t rounds = CeilDiv(tiles, params.plan.multiprocessors / kClusterBlocks);
-  return LaunchStreaming(kernel, static_cast<int>(CeilDiv(tiles, rounds)) * kClusterBlocks,
-                         kManyThreads, shared_bytes, kClusterBlocks, stream, params);
+  const auto clusters = static_cast<unsigned>(CeilDiv(tiles, rounds));
+  return LaunchStreaming(kernel, dim3(clusters * kClusterBlocks), kManyThreads, shared_bytes,
+                         kClusterBlocks, stream, params);
 }
 
 }  // namespace fuseblock

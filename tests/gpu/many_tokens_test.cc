@@ -1,6 +1,6 @@
-// The feed-forward of more than 128 tokens on Hopper: a row has the bits that the kernels for few
-// tokens give it, whose stages are held against FP64, at any number of tokens, run after run and
-// beside another stream.
+// The feed-forward of more than 128 tokens on Hopper, by the kernels for many and by blocks of
+// those for few: a row has the bits that few tokens give it, whose stages are held against FP64, at
+// any number of tokens, run after run and beside another stream.
 #include "kernels/linear/linear_packed.h"
 #include "tests/gpu/few_tokens_support.h"
 
@@ -10,13 +10,14 @@ namespace {
 class GpuManyTokens : public HopperFfn {};
 INSTANTIATE_TEST_SUITE_P(Forms, GpuManyTokens, EveryForm(), FormName);
 
-// All rows as the kernels for few tokens give them, in blocks of up to kFewTokensMax.
+// All rows as the kernels for few tokens give them, in calls of up to `at_once`.
 Tensor ByBlocks(const Ffn& ffn, const FewTokens& few, const DeviceRows& x,
-                const DeviceRows* residual, DType y_dtype, int64_t rows) {
+                const DeviceRows* residual, DType y_dtype, int64_t rows,
+                int64_t at_once = kFewTokensMax) {
   Lane lane(ffn, few);
   DeviceRows y(y_dtype, rows, ffn.hidden());
-  for (int64_t first = 0; first < rows; first += kFewTokensMax) {
-    const int64_t count = std::min<int64_t>(kFewTokensMax, rows - first);
+  for (int64_t first = 0; first < rows; first += at_once) {
+    const int64_t count = std::min<int64_t>(at_once, rows - first);
     lane.Enqueue(x, residual, true, first, count, y.view(first, count));
     lane.Wait();
   }
@@ -49,12 +50,47 @@ TEST_P(GpuManyTokens, ARowHasTheBitsThatFewTokensGiveIt) {
   }
 }
 
-// Every kernel for few tokens and for many, small enough for compute-sanitizer.
+// Small weights, whose tokens are cut into blocks: on both sides of every block's border and of
+// every change of their widths and of the kernels, as the row alone.
+TEST_P(GpuManyTokens, ARowHasTheBitsThatItHasAloneInBlocksOfTokens) {
+  constexpr int64_t kRows = 1000;
+  constexpr int64_t kFirst = 37;
+  for (const Size& size : {Size{64, 128}, Size{576, 1536}, Size{2048, 8192}}) {
+    if (!all_sizes() && size.hidden > 576) continue;
+    const int64_t rows = size.hidden > 576 ? 300 : kRows;
+    const Ffn ffn(GetParam(), size);
+    const FewTokens few = Packed(ffn);
+    const DeviceRows x(Uniform(dtype(), rows, size.hidden, 1, 5));
+    const DeviceRows residual(Uniform(dtype(), rows, size.hidden, 1, 6));
+    Lane lane(ffn, few, rows);
+    for (const DType y_dtype : {DType::kF32, dtype()}) {
+      const Tensor alone = ByBlocks(ffn, few, x, &residual, y_dtype, rows, 1);
+      for (const int64_t count :
+           {63,  64,  65,  71,  127, 128, 129, 191, 192, 193, 200, 255, 256, 257,
+            319, 320, 321, 383, 384, 385, 512, 513, 640, 641, 768, 896, 897, 963}) {
+        if (kFirst + count > rows) continue;
+        const Tensor got = Outputs(lane, ffn, x, &residual, true, y_dtype, kFirst, count);
+        ASSERT_EQ(Difference(alone, kFirst, got), "")
+            << size.hidden << "/" << size.intermediate << ", " << count << " rows, y "
+            << std::string(Name(y_dtype));
+      }
+    }
+  }
+}
+
+// Every kernel for few tokens and for many, small enough for compute-sanitizer: cut for a GPU of
+// few multiprocessors, for which these sizes are large, and for this one.
 TEST_P(GpuManyTokens, SmallFeedForwards) {
   constexpr int64_t kRows = 300;
-  for (const Size& size : {Size{64, 128}, Size{576, 1536}}) {
+  const struct {
+    Size size;
+    int multiprocessors;
+  } cases[] = {{{64, 128}, 2}, {{64, 128}, 132}, {{576, 1536}, 40}, {{576, 1536}, 132}};
+  for (const auto& [size, multiprocessors] : cases) {
     if (!all_sizes() && size.hidden > 64) continue;
-    const Ffn ffn(GetParam(), size);
+    Ffn ffn(GetParam(), size);
+    ffn.plan = PlanFewTokens(GetParam().form, size.hidden, size.intermediate,
+                             std::min(multiprocessors, ffn.plan.multiprocessors));
     const FewTokens few = Packed(ffn);
     const DeviceRows x(Uniform(dtype(), kRows, size.hidden, 1, 5));
     const DeviceRows residual(Uniform(dtype(), kRows, size.hidden, 1, 6));
@@ -62,7 +98,9 @@ TEST_P(GpuManyTokens, SmallFeedForwards) {
     const Tensor expected = ByBlocks(ffn, few, x, &residual, dtype(), kRows);
     for (const int64_t count : {1, 16, 17, 64, 65, 129, 300}) {
       const Tensor got = Outputs(lane, ffn, x, &residual, true, dtype(), kRows - count, count);
-      EXPECT_EQ(Difference(expected, kRows - count, got), "") << count << " rows";
+      EXPECT_EQ(Difference(expected, kRows - count, got), "")
+          << size.hidden << "/" << size.intermediate << " on " << ffn.plan.multiprocessors
+          << " multiprocessors, " << count << " rows";
     }
   }
 }
@@ -112,21 +150,23 @@ TEST_P(GpuManyTokens, TheLibrarysDownHasThoseBitsToo) {
   }
 }
 
-// Where two blocks share a tile, it depends on the moment which of them adds: many runs, on two
-// lanes at a time.
+// Where two blocks share a tile, it depends on the moment which of them adds; where a call's blocks
+// leave none for another's, which of them run side by side: many runs, on two lanes at a time.
 TEST_P(GpuManyTokens, ManyReplaysOnTwoLanesWithoutAWrongBit) {
   constexpr int64_t kRows = 256;
   constexpr int64_t kInputs = 3;
-  const Size size{4096, 14336};
-  const Ffn ffn(GetParam(), size);
-  const FewTokens few = Packed(ffn);
-  const DeviceRows x(Uniform(dtype(), kRows * kInputs, size.hidden, 1, 5));
-  const Tensor expected = ByBlocks(ffn, few, x, nullptr, dtype(), kRows * kInputs);
-  const Replays replays{
-      all_sizes() ? 1000 : 200, 10, kRows, kInputs,
-      [](int64_t round, int64_t i, int64_t lane) { return (round + i + lane) % kInputs; }};
-  EXPECT_EQ(WrongReplays(ffn, few, x, expected, replays), 0)
-      << "of " << replays.count << " replays";
+  for (const Size& size : {Size{576, 1536}, Size{2048, 8192}, Size{4096, 14336}}) {
+    if (!all_sizes() && size.hidden == 2048) continue;
+    const Ffn ffn(GetParam(), size);
+    const FewTokens few = Packed(ffn);
+    const DeviceRows x(Uniform(dtype(), kRows * kInputs, size.hidden, 1, 5));
+    const Tensor expected = ByBlocks(ffn, few, x, nullptr, dtype(), kRows * kInputs);
+    const Replays replays{
+        all_sizes() ? 1000 : 200, 10, kRows, kInputs,
+        [](int64_t round, int64_t i, int64_t lane) { return (round + i + lane) % kInputs; }};
+    EXPECT_EQ(WrongReplays(ffn, few, x, expected, replays), 0)
+        << size.hidden << "/" << size.intermediate << ", of " << replays.count << " replays";
+  }
 }
 
 }  // namespace

@@ -150,7 +150,7 @@ TEST(FewTokensPlan, TheSizesOfModels) {
     Size size;
     int groups, parts, gate_up_blocks, segments, down_blocks;
   } table[] = {
-      {{576, 1536}, 2, 1, 96, 2, 18},      {{2048, 8192}, 8, 1, 128, 2, 64},
+      {{576, 1536}, 8, 1, 24, 2, 18},      {{2048, 8192}, 8, 1, 128, 2, 64},
       {{2560, 6912}, 7, 1, 124, 2, 80},    {{3584, 18944}, 9, 2, 132, 2, 112},
       {{4096, 11008}, 11, 1, 126, 2, 128}, {{4096, 14336}, 14, 1, 128, 2, 128},
       {{5120, 13824}, 14, 1, 124, 1, 80},  {{8192, 28672}, 14, 2, 128, 1, 128},
@@ -169,6 +169,83 @@ TEST(FewTokensPlan, TheSizesOfModels) {
   const FewTokensPlan dense = PlanFewTokens(kDense, 4096, 16384, 132);
   EXPECT_EQ(dense.groups, 8);
   EXPECT_EQ(dense.gate_up_blocks, 128);
+}
+
+// A block with full products, where the ring has room for all of its weights.
+TEST(FewTokensPlan, AShareThatFitsTheRingIsNoSmallerThanFullProducts) {
+  ForEveryPlan([](const FewTokensPlan& plan, int) {
+    const int pieces = 2 * static_cast<int>((plan.gate_up_tiles() + plan.depth - 1) / plan.depth);
+    if (plan.groups * plan.parts_per_block > 8) return;
+    if (plan.hidden <= 640) {
+      EXPECT_EQ(plan.groups, 8);
+      for (const int width : kFewTokensWidths) {
+        EXPECT_LE(pieces, GateUpRing(width).weight_slots);
+      }
+    }
+  });
+  EXPECT_EQ(PlanFewTokens(kGated, 640, 2560, 132).groups, 8);
+  EXPECT_EQ(PlanFewTokens(kGated, 704, 2560, 132).groups, 3);
+}
+
+// Who takes a call on the H200, in blocks of how many tokens; 0: the kernels for many.
+TEST(FewTokensPlan, TokensAreCutAmongAsManyBlocksAsTheGpuHasRoomFor) {
+  const struct {
+    Size size;
+    int64_t tokens;
+    int gate_up, down;
+  } table[] = {
+      {{576, 1536}, 1, 8, 8},       {{576, 1536}, 16, 16, 16},      {{576, 1536}, 64, 64, 64},
+      {{576, 1536}, 65, 64, 64},                                  // 2 x 24 and 2 x 18 blocks
+      {{576, 1536}, 128, 64, 64},   {{576, 1536}, 192, 64, 64},   // 3 x 24 and 3 x 18
+      {{576, 1536}, 193, 64, 128},                                // 4 x 24 leave room for 2 x 18
+      {{576, 1536}, 256, 64, 128},  {{576, 1536}, 320, 64, 128},  // 5 x 24, and down has to wait
+      {{576, 1536}, 321, 128, 128},                               // 3 x 24
+      {{576, 1536}, 640, 128, 128}, {{576, 1536}, 641, 0, 128},   // 7 x 18
+      {{576, 1536}, 896, 0, 128},   {{576, 1536}, 897, 0, 0},       {{2048, 8192}, 128, 128, 128},
+      {{2048, 8192}, 256, 0, 128},  // 2 x 64 of down
+      {{2048, 8192}, 257, 0, 0},    {{4096, 14336}, 64, 64, 64},    {{4096, 14336}, 128, 128, 128},
+      {{4096, 14336}, 129, 0, 0},   {{8192, 28672}, 128, 128, 128}, {{8192, 28672}, 129, 0, 0},
+      {{16384, 256}, 128, 64, 128},  // more panels than multiprocessors
+      {{16384, 256}, 129, 0, 0},     // down's kernel for many needs that of gate and up
+  };
+  for (const auto& row : table) {
+    const FewTokensPlan plan = PlanFewTokens(kGated, row.size.hidden, row.size.intermediate, 132);
+    const TokenWidths widths = CutTokens(plan, row.tokens);
+    SCOPED_TRACE(::testing::Message() << row.size.hidden << "/" << row.size.intermediate << ", "
+                                      << row.tokens << " tokens");
+    EXPECT_EQ(widths.gate_up, row.gate_up);
+    EXPECT_EQ(widths.down, row.down);
+  }
+}
+
+// Blocks of tokens are all on the GPU at once; a block has a tile's tokens or a part that the ring
+// can take out of it.
+TEST(FewTokensPlan, BlocksOfTokensFitTheGpu) {
+  ForEveryPlan([](const FewTokensPlan& plan, int multiprocessors) {
+    for (int64_t tokens = 1; tokens <= 3000; tokens += tokens < 400 ? 1 : 61) {
+      const TokenWidths widths = CutTokens(plan, tokens);
+      const auto check = [&](int width, int64_t blocks, const FewTokensRing& ring) {
+        const int tile = TileWidth(tokens);
+        const int64_t of_tokens = TokenBlocks(tokens, width);
+        ASSERT_EQ(tile % width, 0);
+        if (width < tile) {
+          ASSERT_EQ(ring.activation_tiles, 1);
+        }
+        if (of_tokens > 1) {
+          ASSERT_LE(of_tokens * blocks, multiprocessors);
+        }
+      };
+      if (tokens <= kFewTokensMax) {
+        ASSERT_NE(widths.gate_up, 0) << tokens;
+        ASSERT_NE(widths.down, 0) << tokens;
+      }
+      if (widths.gate_up != 0) {
+        ASSERT_NE(widths.down, 0) << tokens;
+        check(widths.gate_up, plan.gate_up_blocks, GateUpRing(widths.gate_up));
+      }
+      if (widths.down != 0) check(widths.down, plan.down_blocks, DownRing(widths.down));
+    }
+  });
 }
 
 // On the H200: 66 clusters of two blocks.
@@ -231,6 +308,27 @@ TEST(FewTokensPlan, WidthsOfTokens) {
     EXPECT_TRUE(width == 8 || width / 2 < tokens) << tokens;
   }
   EXPECT_EQ(FewTokensWidth(kFewTokensMax + 1), 0);
+}
+
+// Every token of every block of tokens has its place in the tiles of them all, wherever the blocks
+// that compute it begin.
+TEST(FewTokensPlan, PartsOfTilesLieWithinThem) {
+  constexpr int64_t kTokens = 3 * kTokenBlock, kTiles = 3;
+  for (const int width : {64, kTokenBlock}) {
+    std::vector<bool> used(kTokens * kTiles * 8);
+    for (int64_t token = 0; token < kTokens; ++token) {
+      const int64_t first = token / width * width;
+      for (int64_t chunk = 0; chunk < kTiles * 8; ++chunk) {
+        const int64_t offset = FewTokensPlan::TokensOffset(first, kTiles) +
+                               FewTokensPlan::ActivationOffset(kTokenBlock, token - first, chunk);
+        ASSERT_TRUE(Take(used, offset)) << token << ", " << chunk;
+        // As the norm and the kernels for many tokens have it.
+        ASSERT_EQ(offset,
+                  token / kTokenBlock * kTiles * kTokenBlock * kTileRowBytes +
+                      FewTokensPlan::ActivationOffset(kTokenBlock, token % kTokenBlock, chunk));
+      }
+    }
+  }
 }
 
 // A tile's rows are whole, and no two chunks share a bank group within 8 rows.
