@@ -177,9 +177,9 @@ HWY_INLINE VF GeluErfByTable(const float (&phi_around)[N][16], VF x, VF t) {
   const DF d;
   const VF shift = hn::Set(d, 0x1.8p+23f);  // adding it rounds to a whole number, in the low bits
   const VF shifted = hn::MulAdd(t, hn::Set(d, 4.0f), shift);
-  const VF from = hn::NegMulAdd(hn::Sub(shifted, shift), hn::Set(d, 0.25f), t);
-  const DI32 di;
-  const auto i = hn::IndicesFromVec(d, hn::And(hn::BitCast(di, shifted), hn::Set(di, 15)));
+  const VF from{_mm512_reduce_ps(t.raw, 0x20)};  // t - i / 4
+  // The look-up takes the low four bits.
+  const hn::Indices512<float> i{hn::BitCast(DI32(), shifted).raw};
   VF phi = hn::TableLookupLanes(hn::Load(d, phi_around[N - 1]), i);
   for (int j = N - 2; j >= 0; --j) {
     phi = hn::MulAdd(phi, from, hn::TableLookupLanes(hn::Load(d, phi_around[j]), i));
