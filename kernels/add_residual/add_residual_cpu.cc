@@ -1,4 +1,6 @@
 // The residual addition on the CPU, FP32 inside, vectorised for the machine at run time.
+#include <utility>
+
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/base/split.h"
 
@@ -50,16 +52,11 @@ namespace fuseblock {
 HWY_EXPORT(AddResidualRows);
 
 absl::Status AddResidualHighway(const ExecutionContext& context, const AddResidualArgs& args) {
-  const auto split = ElementSplit::Of(args.z, args.x, args.r);
   const int64_t element_bytes = SizeOf(args.x_dtype) + SizeOf(args.r_dtype) + SizeOf(args.z_dtype);
-  ForRanges(context.parallel_for, split.units(), split.unit_elements() * element_bytes,
-            [&](int64_t begin, int64_t end) {
-              AddResidualArgs part = args;
-              part.x = split.Part(args.x, args.x_dtype, begin, end);
-              part.r = split.Part(args.r, args.r_dtype, begin, end);
-              part.z = split.Part(args.z, args.z_dtype, begin, end);
-              HWY_DYNAMIC_DISPATCH(AddResidualRows)(part);
-            });
+  ForElements(context.parallel_for, args, element_bytes, HWY_DYNAMIC_DISPATCH(AddResidualRows),
+              std::pair(&AddResidualArgs::z, &AddResidualArgs::z_dtype),
+              std::pair(&AddResidualArgs::x, &AddResidualArgs::x_dtype),
+              std::pair(&AddResidualArgs::r, &AddResidualArgs::r_dtype));
   return absl::OkStatus();
 }
 

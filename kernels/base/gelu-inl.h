@@ -4,6 +4,7 @@
 // The subtraction loses nothing, since |x| S is at most half of a positive x, and for a negative x
 // the result is -|x| S itself, whose relative precision is kept down to the smallest subnormal.
 #include "kernels/base/exp-inl.h"
+#include "kernels/base/gelu.h"
 
 #if defined(FUSEBLOCK_KERNELS_BASE_GELU_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FUSEBLOCK_KERNELS_BASE_GELU_INL_H_
@@ -29,10 +30,10 @@ HWY_INLINE VF Polynomial(const float (&c)[N], VF x) {
 // Of(t): t S(t) / 2^exponent, with the exponent; `near` promises t < kNear.
 struct GeluErfTail {
   static constexpr float kNear = 13.0f;
-  static constexpr float kZero = 15.0f;
+  static constexpr float kZero = kGeluErfZero;
 
   // Phi(-t) = e^(-t^2/2) R(t), R(t) = erfc(t / sqrt(2)) e^(t^2/2) / 2, of which N / D is a minimax
-  // approximation on [0, 15] (6.3e-9, 3e-8 with rounded coefficients). Roundings, in units of
+  // approximation on [0, kZero] (6.3e-9, 3e-8 with rounded coefficients). Roundings, in units of
   // 2^-24 of the result: e^.. 2, N, D and the approximation 2 each, products and quotient 4.
   template <bool near>
   HWY_INLINE Exponential Of(VF t) const {
@@ -51,7 +52,7 @@ struct GeluErfTail {
 
 struct GeluTanhTail {
   static constexpr float kNear = 10.0f;
-  static constexpr float kZero = 11.0f;
+  static constexpr float kZero = kGeluTanhZero;
 
   // sigmoid(-v) = e^-v / (1 + e^-v), v = 2 sqrt(2 / pi) (t + 0.044715 t^3), which is up to 110: it
   // is computed as a sum of two, exact to 2^-40. Roundings, in units of 2^-24: e^-v 2, the sum 1,
@@ -176,9 +177,9 @@ HWY_INLINE VF GeluErfByTable(const float (&phi_around)[N][16], VF x, VF t) {
   const DF d;
   const VF shift = hn::Set(d, 0x1.8p+23f);  // adding it rounds to a whole number, in the low bits
   const VF shifted = hn::MulAdd(t, hn::Set(d, 4.0f), shift);
-  const VF from = hn::NegMulAdd(hn::Sub(shifted, shift), hn::Set(d, 0.25f), t);
-  const DI32 di;
-  const auto i = hn::IndicesFromVec(d, hn::And(hn::BitCast(di, shifted), hn::Set(di, 15)));
+  const VF from{_mm512_reduce_ps(t.raw, 0x20)};  // t - i / 4
+  // The look-up takes the low four bits.
+  const hn::Indices512<float> i{hn::BitCast(DI32(), shifted).raw};
   VF phi = hn::TableLookupLanes(hn::Load(d, phi_around[N - 1]), i);
   for (int j = N - 2; j >= 0; --j) {
     phi = hn::MulAdd(phi, from, hn::TableLookupLanes(hn::Load(d, phi_around[j]), i));

@@ -67,9 +67,7 @@ struct GeluTail {
   }
 };
 
-constexpr float kGeluErfZero = 15.0f, kGeluTanhZero = 11.0f;  // from there on |x| S is 0
-
-// Phi(-t) = e^(-t^2/2) R(t) with R = N / D on [0, 15], as in gelu-inl.h.
+// Phi(-t) = e^(-t^2/2) R(t) with R = N / D on [0, kGeluErfZero], as in gelu-inl.h.
 __device__ inline GeluTail GeluErfTail(float x) {
   constexpr float kN[] = {0x1p-1f, 0x1.c1d36p-2f, 0x1.78c49ap-3f, 0x1.4ee5a6p-5f, 0x1.102f48p-8f};
   constexpr float kD[] = {1.0f,          0x1.ad2be2p+0f, 0x1.349eb4p+0f,

@@ -8,4 +8,7 @@ enum class GeluForm {
   kTanh,  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
 };
 
+// From where on gelu(-|x|) is 0 in FP32.
+inline constexpr float kGeluErfZero = 15.0f, kGeluTanhZero = 11.0f;
+
 }  // namespace fuseblock

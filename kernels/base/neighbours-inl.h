@@ -65,14 +65,31 @@ HWY_INLINE Neighbours LoadNeighbours(const BFloat16* from) {
           hn::BitCast(DF(), hn::And(both, hn::Set(DU32(), 0xFFFF0000)))};
 }
 
+// Without a NaN, to nearest even: a high half takes one more where its low half and 0x7FFF, or
+// 0x8000 if the high half is odd, overflow.
+HWY_INLINE void StoreRounded(const Neighbours& pair, BFloat16* to) {
+#if HWY_TARGET == HWY_SCALAR
+  const auto both = hn::Or(hn::ShiftRight<16>(RoundedToHighHalf(pair.even)),
+                           hn::And(RoundedToHighHalf(pair.odd), hn::Set(DU32(), 0xFFFF0000)));
+  hn::StoreU(both, DU32(), reinterpret_cast<uint32_t*>(to));
+#else
+  const DU32 du32;
+  const hn::Repartition<uint16_t, DF> du16;
+  const auto even = hn::BitCast(du32, pair.even), odd = hn::BitCast(du32, pair.odd);
+  const auto high =
+      hn::OddEven(hn::BitCast(du16, odd), hn::BitCast(du16, hn::ShiftRight<16>(even)));
+  const auto low = hn::OddEven(hn::BitCast(du16, hn::ShiftLeft<16>(odd)), hn::BitCast(du16, even));
+  // The average, which adds one more, keeps the overflow as its highest bit.
+  const auto less_one = hn::OrAnd(hn::Set(du16, 0x7FFE), high, hn::Set(du16, 1));
+  const auto up = hn::ShiftRight<15>(hn::AverageRound(low, less_one));
+  hn::StoreU(hn::Add(high, up), du16, reinterpret_cast<uint16_t*>(to));
+#endif
+}
+
 template <class T>
 HWY_INLINE void StoreNeighbours(const Neighbours& pair, T* to) {
   if constexpr (hwy::IsSame<T, BFloat16>()) {
-    if (HWY_LIKELY(NoNaN(pair.even, pair.odd))) {
-      const auto both = hn::Or(hn::ShiftRight<16>(RoundedToHighHalf(pair.even)),
-                               hn::And(RoundedToHighHalf(pair.odd), hn::Set(DU32(), 0xFFFF0000)));
-      return hn::StoreU(both, DU32(), reinterpret_cast<uint32_t*>(to));
-    }
+    if (HWY_LIKELY(NoNaN(pair.even, pair.odd))) return StoreRounded(pair, to);
   }
   const auto both = hn::Or(ToLowBits<T>(pair.even), hn::ShiftLeft<16>(ToLowBits<T>(pair.odd)));
   hn::StoreU(both, DU32(), reinterpret_cast<uint32_t*>(to));

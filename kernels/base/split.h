@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/base/context.h"
 #include "kernels/base/tensor_view.h"
@@ -81,5 +82,22 @@ struct ElementSplit {
     return run;
   }
 };
+
+// Calls rows(part) for parts of an element-wise kernel's arguments that cover all elements, each
+// once. Operands: the members of Args that hold an operand's rows and their dtype, the output's
+// first. `element_bytes`: what an element reads and writes, or ComputedBytes.
+template <typename Args, typename RowsOf, typename... Operands>
+void ForElements(const ParallelFor& parallel_for, const Args& args, int64_t element_bytes,
+                 const RowsOf& rows, std::pair<Operands Args::*, DType Args::*>... operands) {
+  const auto split = ElementSplit::Of(args.*operands.first...);
+  ForRanges(parallel_for, split.units(), split.unit_elements() * element_bytes,
+            [&](int64_t begin, int64_t end) {
+              Args part = args;
+              ((part.*operands.first =
+                    split.Part(args.*operands.first, args.*operands.second, begin, end)),
+               ...);
+              rows(part);
+            });
+}
 
 }  // namespace fuseblock

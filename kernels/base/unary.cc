@@ -1,5 +1,7 @@
 #include "kernels/base/unary.h"
 
+#include <utility>
+
 #include "kernels/base/split.h"
 #include "kernels/base/status.h"
 
@@ -36,14 +38,9 @@ int LaunchUnary(FuseblockUnary* launch, const UnaryArgs& args, void* stream) {
 
 absl::Status UnaryInParts(const ExecutionContext& context, const UnaryArgs& args,
                           absl::FunctionRef<void(const UnaryArgs&)> rows) {
-  const auto split = ElementSplit::Of(args.y, args.x);
-  ForRanges(context.parallel_for, split.units(), split.unit_elements() * ComputedBytes(2),
-            [&](int64_t begin, int64_t end) {
-              UnaryArgs part = args;
-              part.x = split.Part(args.x, args.x_dtype, begin, end);
-              part.y = split.Part(args.y, args.y_dtype, begin, end);
-              rows(part);
-            });
+  ForElements(context.parallel_for, args, ComputedBytes(2), rows,
+              std::pair(&UnaryArgs::y, &UnaryArgs::y_dtype),
+              std::pair(&UnaryArgs::x, &UnaryArgs::x_dtype));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,6 @@
 // GeGLU's gate on the CPU, FP32 inside, vectorised for the machine at run time.
+#include <utility>
+
 #include "kernels/base/split.h"
 #include "kernels/geglu/geglu.h"
 
@@ -82,15 +84,10 @@ namespace fuseblock {
 HWY_EXPORT(GeGluRows);
 
 absl::Status GeGluHighway(const ExecutionContext& context, const GeGluArgs& args) {
-  const auto split = ElementSplit::Of(args.y, args.gate, args.up);
-  ForRanges(context.parallel_for, split.units(), split.unit_elements() * ComputedBytes(3),
-            [&](int64_t begin, int64_t end) {
-              GeGluArgs part = args;
-              part.gate = split.Part(args.gate, args.in_dtype, begin, end);
-              part.up = split.Part(args.up, args.in_dtype, begin, end);
-              part.y = split.Part(args.y, args.y_dtype, begin, end);
-              HWY_DYNAMIC_DISPATCH(GeGluRows)(part);
-            });
+  ForElements(context.parallel_for, args, ComputedBytes(3), HWY_DYNAMIC_DISPATCH(GeGluRows),
+              std::pair(&GeGluArgs::y, &GeGluArgs::y_dtype),
+              std::pair(&GeGluArgs::gate, &GeGluArgs::in_dtype),
+              std::pair(&GeGluArgs::up, &GeGluArgs::in_dtype));
   return absl::OkStatus();
 }
 

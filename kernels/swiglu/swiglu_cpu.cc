@@ -1,4 +1,6 @@
 // SwiGLU's gate on the CPU, FP32 inside, vectorised for the machine at run time.
+#include <utility>
+
 #include "kernels/base/split.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -59,15 +61,10 @@ namespace fuseblock {
 HWY_EXPORT(SwiGluRows);
 
 absl::Status SwiGluHighway(const ExecutionContext& context, const SwiGluArgs& args) {
-  const auto split = ElementSplit::Of(args.y, args.gate, args.up);
-  ForRanges(context.parallel_for, split.units(), split.unit_elements() * ComputedBytes(3),
-            [&](int64_t begin, int64_t end) {
-              SwiGluArgs part = args;
-              part.gate = split.Part(args.gate, args.in_dtype, begin, end);
-              part.up = split.Part(args.up, args.in_dtype, begin, end);
-              part.y = split.Part(args.y, args.y_dtype, begin, end);
-              HWY_DYNAMIC_DISPATCH(SwiGluRows)(part);
-            });
+  ForElements(context.parallel_for, args, ComputedBytes(3), HWY_DYNAMIC_DISPATCH(SwiGluRows),
+              std::pair(&SwiGluArgs::y, &SwiGluArgs::y_dtype),
+              std::pair(&SwiGluArgs::gate, &SwiGluArgs::in_dtype),
+              std::pair(&SwiGluArgs::up, &SwiGluArgs::in_dtype));
   return absl::OkStatus();
 }
 

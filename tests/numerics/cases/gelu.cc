@@ -33,7 +33,7 @@ double UpFactor(const std::vector<Tensor>& inputs, int64_t row, int64_t column) 
 double UpFactorAtTheEnds(GeluForm form, const std::vector<Tensor>& inputs, int64_t row,
                          int64_t column) {
   const double gate = inputs[0].At(row, column);
-  const bool zero = gate <= (form == GeluForm::kErf ? -15 : -11);
+  const bool zero = gate <= -(form == GeluForm::kErf ? kGeluErfZero : kGeluTanhZero);
   return zero || std::abs(gate) < 0x1p-124 ? UpFactor(inputs, row, column) : 0;
 }
 

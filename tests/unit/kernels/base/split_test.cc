@@ -73,5 +73,47 @@ TEST(ElementSplit, OneStridedOperandMakesRows) {
   EXPECT_EQ(part.stride, 1000);
 }
 
+struct TwoOperands {
+  ConstRows x;
+  Rows y;
+  DType x_dtype, y_dtype;
+};
+
+// y = x + 1 through ForElements, x with that stride.
+void ExpectEveryElementOnce(int64_t rows, int64_t columns, int64_t stride) {
+  std::vector<float> x(static_cast<size_t>(rows * stride));
+  std::vector<double> y(static_cast<size_t>(rows * columns));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  const TwoOperands args{{x.data(), rows, columns, stride},
+                         {y.data(), rows, columns, columns},
+                         DType::kF32,
+                         DType::kI64};  // as long as double
+  int64_t tasks = 0;
+  ForElements(
+      {3, &tasks, Count}, args, kTaskBytesMin / 1024,
+      [](const TwoOperands& part) {
+        for (int64_t row = 0; row < part.y.rows; ++row) {
+          const float* from = static_cast<const float*>(part.x.data) + row * part.x.stride;
+          double* to = static_cast<double*>(part.y.data) + row * part.y.stride;
+          for (int64_t i = 0; i < part.y.cols; ++i) to[i] += from[i] + 1;
+        }
+      },
+      std::pair(&TwoOperands::y, &TwoOperands::y_dtype),
+      std::pair(&TwoOperands::x, &TwoOperands::x_dtype));
+  EXPECT_GT(tasks, 1);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < columns; ++i) {
+      EXPECT_EQ(y[static_cast<size_t>(row * columns + i)], row * stride + i + 1);
+    }
+  }
+}
+
+TEST(ForElements, TakesEveryElementOnceWithItsOperandsByTheirDTypes) {
+  ExpectEveryElementOnce(1, 5000, 5000);
+  ExpectEveryElementOnce(700, 7, 7);
+  ExpectEveryElementOnce(700, 7, 9);
+  ExpectEveryElementOnce(5, 1000, 1001);
+}
+
 }  // namespace
 }  // namespace fuseblock
