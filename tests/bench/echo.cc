@@ -2,9 +2,14 @@
 // after one copy into a buffer of a pool, from which the answer's slice is sent. That is the least
 // that a server on this API does which computes on contiguous memory.
 //
-//   fuseblock_bench_echo HOST:PORT|unix:PATH     until its standard input ends
+//   fuseblock_bench_echo HOST:PORT|unix:PATH [BUSY_US]     until its standard input ends
+//
+// BUSY_US: with each message it is busy for so long before it answers, on the thread that read it.
+// What one request then takes is what it would with work that costs nothing but its time: threads
+// that waited longer for one another also wake up later.
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -54,6 +59,8 @@ class BufferPool {
 
 class EchoService final : public RawBlockService {
  public:
+  explicit EchoService(std::chrono::microseconds busy) : busy_(busy) {}
+
   grpc::ServerUnaryReactor* RunBlock(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
@@ -75,17 +82,21 @@ class EchoService final : public RawBlockService {
     char* data = buffer->data.get();
     const grpc::Slice answer(data, at, BufferPool::Return, buffer.release());
     *response = grpc::ByteBuffer(&answer, 1);
+    const auto end = std::chrono::steady_clock::now() + busy_;
+    while (std::chrono::steady_clock::now() < end) {
+    }
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
 
  private:
+  const std::chrono::microseconds busy_;
   BufferPool pool_;
 };
 
-int Main(const char* address) {
+int Main(const char* address, std::chrono::microseconds busy) {
   TuneProcess();
-  EchoService service;
+  EchoService service(busy);
   grpc::ServerBuilder builder;
   SetTransportArguments(builder);
   builder.SetMaxReceiveMessageSize(-1);
@@ -106,7 +117,8 @@ int Main(const char* address) {
 }  // namespace fuseblock::testing
 
 int main(int argc, char** argv) {
-  if (argc == 2) return fuseblock::testing::Main(argv[1]);
-  std::fprintf(stderr, "usage: fuseblock_bench_echo HOST:PORT|unix:PATH\n");
+  const std::chrono::microseconds busy(argc == 3 ? std::atoi(argv[2]) : 0);
+  if (argc == 2 || argc == 3) return fuseblock::testing::Main(argv[1], busy);
+  std::fprintf(stderr, "usage: fuseblock_bench_echo HOST:PORT|unix:PATH [BUSY_US]\n");
   return 2;
 }

@@ -60,10 +60,11 @@ def write_checkpoint(folder: Path, hidden: int, intermediate: int, dtype: str) -
 
 
 @contextlib.contextmanager
-def echo(program: Path) -> Iterator[str]:
-    """The echo, listening; its address."""
+def echo(program: Path, busy_us: float = 0) -> Iterator[str]:
+    """The echo, listening, that is busy for so long with each message; its address."""
     address = f"127.0.0.1:{serving.free_port()}"
-    process = subprocess.Popen([program, address], stdin=subprocess.PIPE)
+    command = [program, address, str(round(busy_us))]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         yield address
     finally:

@@ -2,14 +2,16 @@
 """Requests through the real server on a GPU host: the 4096/14336 FFN path beside a bare gRPC echo.
 
 Writes a one-layer checkpoint of seeded random weights, serves it, and lets one client program call
-server and echo in turns: one token at a time, 64 clients of one token, messages of 4 MiB. Client
-and servers share the host. Writes evidence/records/gpu_rpc.json with its raw samples, and copies
+server and echo in turns: one token at a time, 64 clients of one token, messages of 4 MiB. Where
+the bar is the echo's time and the kernels', there is also what an echo takes that is busy for as
+long as the kernels. Client and servers share the host. Writes evidence/records/gpu_rpc.json with its raw samples, and copies
 into --out.
 """
 
 import argparse
 import json
 import shutil
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -63,6 +65,13 @@ def judged(case: Case, report: dict[str, Any], measured: str, bar: float | None)
     return result
 
 
+def busy_echo_us(arguments: argparse.Namespace, case: Case, server: str, kernel_us: float) -> float:
+    turns = Turns(arguments.rounds, arguments.seconds)
+    with echo(arguments.echo, kernel_us) as echo_at:
+        report = measure(arguments.client, echo_at, server, case, turns)
+    return round(statistics.median(report["echo"]["p50_us"]), 1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--server", type=Path, required=True, help="fuseblock-server")
@@ -86,6 +95,10 @@ def main() -> int:
             for case, measured, bar in CASES:
                 report = measure(arguments.client, echo_at, ours.address, case, turns)
                 result = judged(case, report, measured, bar)
+                if measured == "p50_us" and bar is not None:
+                    result["peers"]["busy_echo"] = busy_echo_us(
+                        arguments, case, ours.address, result["kernel_us"]
+                    )
                 record["results"].append(result)
                 samples[records.case_name(result)] = samples_of(report)
                 print(json.dumps(result), flush=True)
