@@ -54,13 +54,6 @@ enum ExitCode { kExitOk = 0, kExitFailed = 1, kExitUsage = 2 };
 // kept for as long delays what other connections brought by no more than that.
 constexpr absl::Duration kCallerRunsMax = absl::Microseconds(100);
 
-// The same of a thread that waits for a GPU. A kernel that reads a layer's weights takes about 100
-// us, and on a virtual machine each of the two ways takes 40. One thread may be kept for ever by a
-// GPU that hangs; gRPC has one for two cores.
-absl::Duration CallerWaitsMax() {
-  return UsableCores() >= 8 ? absl::Microseconds(250) : absl::ZeroDuration();
-}
-
 FallbackPolicy FallbackFrom(const Config& config) {
   return config.fallback_policy == "cpu" ? FallbackPolicy::kCpu : FallbackPolicy::kRefuse;
 }
@@ -96,7 +89,6 @@ EngineOptions EngineOptionsFrom(const Config& config, std::vector<Device> device
   options.fallback = FallbackFrom(config);
   options.caller_runs_max = kCallerRunsMax;
   options.caller_lanes = UsableCores();
-  options.caller_waits_max = CallerWaitsMax();
   options.watchdog = absl::Seconds(config.watchdog_seconds);
   return options;
 }

@@ -124,9 +124,8 @@ Engine::RequestId Engine::Impl::Submit(Request request) {
     Answer(request, id.status());
     return 0;
   }
-  if (runner.woken != nullptr) runner.woken->wake.notify_one();
-  if (runner.caller_lane != nullptr) runner.caller_lane->Run(std::move(runner.part));
-  if (runner.lent != nullptr) runner.lent->RunForCaller(std::move(runner.part), runner.patience);
+  if (runner.wake != nullptr) runner.wake->notify_one();
+  if (runner.caller != nullptr) runner.caller->Run(std::move(runner.part));
   return *id;
 }
 
@@ -156,8 +155,8 @@ absl::StatusOr<Engine::RequestId> Engine::Impl::Enqueue(Request& request, Engine
   }
   const RequestId id = entry->id;
   ++unanswered;
-  *runner = RunnerLocked(block, serving, *entry);
-  if (runner->here()) {
+  *runner = RunnerLocked(block, serving, entry->request.tokens);
+  if (runner->caller != nullptr) {
     runner->part = scheduler.StartAtOnce(entry);
   } else {
     QueueLocked(entry);
@@ -171,63 +170,29 @@ void Engine::Impl::QueueLocked(const EntryPtr& entry) {
   UpdateQueueGaugesLocked();
 }
 
-// Nobody is overtaken by a caller that runs its own request: what waits already is the workers',
-// which are on their way.
 Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const Serving& serving,
-                                                const Entry& entry) {
+                                                int64_t tokens) {
   Runner runner;
-  DeviceState* rested = nullptr;
   for (size_t i = 0; i < devices.size(); ++i) {
     DeviceState& state = *devices[i];
     if (state.device.type != serving.type || !block.has[i] || !healthy[i]) continue;
     if (state.spinning > 0) {
       ++state.signal;
-      return runner;
+      return {};
     }
-    if (state.resting.empty()) continue;
-    if (rested == nullptr) rested = &state;
-    if (!scheduler.queue().empty()) continue;
-    if (CallerRunsLocked(i, block, entry.request.tokens)) {
-      runner.caller_lane = state.free_caller_lanes.back();
-      state.free_caller_lanes.pop_back();
-      return runner;
+    if (state.asleep <= 0 || runner.wake != nullptr) continue;
+    runner.wake = &state.work;
+    // Nobody is overtaken: what waits already is the worker's, which is on its way.
+    if (state.free_caller_lanes.empty() || tokens > block.caller_tokens_max || !takeovers.empty() ||
+        state.workers.front()->task != nullptr || !scheduler.queue().empty() ||
+        block.costs[i].PredictAtMost(tokens) > options.caller_runs_max) {
+      continue;
     }
-    if (CallerWaitsLocked(i, block, entry)) {
-      LendLocked(i, block, entry, &runner);
-      return runner;
-    }
-  }
-  if (rested != nullptr) {
-    runner.woken = rested->TakeResting();
-    runner.woken->called = true;
+    CallerLane* lane = state.free_caller_lanes.back();
+    state.free_caller_lanes.pop_back();
+    return {nullptr, lane, {}};
   }
   return runner;
-}
-
-bool Engine::Impl::CallerRunsLocked(size_t device, const EngineBlock& block, int64_t tokens) const {
-  const DeviceState& state = *devices[device];
-  return !state.free_caller_lanes.empty() && tokens <= block.caller_tokens_max &&
-         takeovers.empty() && state.workers.front()->task == nullptr &&
-         block.costs[device].PredictAtMost(tokens) <= options.caller_runs_max;
-}
-
-bool Engine::Impl::CallerWaitsLocked(size_t device, const EngineBlock& block,
-                                     const Entry& entry) const {
-  const DeviceState& state = *devices[device];
-  const int64_t tokens = entry.request.tokens;
-  return state.device.type != DeviceType::kCpu && callers_waiting == 0 &&
-         entry.submitted - state.rested_at >= kLull && tokens <= entry.queue->batch_tokens_max() &&
-         block.costs[device].PredictAtMost(tokens) <= options.caller_waits_max;
-}
-
-void Engine::Impl::LendLocked(size_t device, const EngineBlock& block, const Entry& entry,
-                              Runner* runner) {
-  ++callers_waiting;
-  runner->lent = devices[device]->TakeResting();
-  runner->lent->lent = true;
-  const absl::Duration predicted = block.costs[device].Predict(entry.request.tokens);
-  runner->lent->busy_until = entry.submitted + predicted;
-  runner->patience = Patience(devices[device]->device, predicted);
 }
 
 Scheduler::Capacity Engine::Impl::CapacityLocked(const EngineBlock& block, const Serving& serving,

@@ -108,10 +108,6 @@ struct EngineOptions {
   // lanes for callers; zero: none does.
   absl::Duration caller_runs_max = absl::ZeroDuration();
   int caller_lanes = 0;
-  // While a lane of a GPU is idle, a request that is expected to take no longer than that may run
-  // on Submit's own thread with that lane, for the same reason: one at a time over all GPUs, since
-  // a GPU that hangs keeps the thread. Zero: none does.
-  absl::Duration caller_waits_max = absl::ZeroDuration();
   // How long one idle lane of a GPU looks out for work before it sleeps, while requests come in
   // quick succession; unset: as the machine's cores allow (handover.h).
   std::optional<absl::Duration> spin_max;
@@ -191,8 +187,7 @@ class Engine {
 
   // Names a request so that it can be cancelled; 0 when it was refused at once.
   using RequestId = uint64_t;
-  // Blocks for no longer than caller_runs_max and caller_waits_max allow, or until a GPU that hangs
-  // comes back. A refusal calls done before Submit returns.
+  // Never blocks. A refusal calls done before Submit returns.
   RequestId Submit(Request request);
   // The client is gone: the request ends as CANCELLED at once, and what of it was queued never
   // reaches a device; what is running finishes there and is dropped. Unknown ids are ignored.

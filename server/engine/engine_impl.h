@@ -72,23 +72,29 @@ struct Engine::Impl {
     std::vector<CallerLane*> free_caller_lanes;
     int64_t bytes_max = 0;  // of the device's memory; 0: no limit
     bool stopping = false;  // the workers leave when there is nothing to do
-    // Workers without work: asleep until each is called, the one to call first at the end, or one
-    // that looks out for `signal` to change.
-    std::vector<LaneWorker*> resting;
+    // Workers without work: asleep on `work`, or one that looks out for `signal` to change.
+    int asleep = 0;
     int spinning = 0;
     SpinPolicy spin;
+    std::condition_variable work;
     std::atomic<uint32_t> signal{0};
-    absl::Time rested_at = absl::InfinitePast();  // when the last one ran out of work
 
     explicit DeviceState(absl::Duration spin_max);
     ~DeviceState();
     // Something has come for these workers; the engine's lock is held.
-    void WakeOne();
-    void WakeAll();
-    // The one to call first, no longer resting. Precondition: one is.
-    LaneWorker* TakeResting();
-    // The worker waits until something may have come for it, at `now`; the lock is `lock`.
-    void Rest(LaneWorker& worker, absl::Time now, std::unique_lock<std::mutex>& lock);
+    void WakeOne() {
+      if (spinning > 0) {
+        ++signal;
+      } else if (asleep > 0) {
+        work.notify_one();
+      }
+    }
+    void WakeAll() {
+      ++signal;
+      work.notify_all();
+    }
+    // Waits until something may have come for one of them; the lock is `lock`.
+    void Rest(std::unique_lock<std::mutex>& lock);
   };
 
   Impl(const EngineOptions& options_in, Metrics& metrics_in);
@@ -124,8 +130,6 @@ struct Engine::Impl {
   void Probed(size_t device, int64_t round, const absl::Status& status);
   // A lane that was given up has come back.
   void CameBack(size_t device);
-  // A caller is done with the worker's lane.
-  void PutBack(size_t device, LaneWorker& worker);
   LaneBytes NeededOn(size_t device) const;
   // Answers all of a batch with an error.
   void Fail(Batch& batch, const absl::Status& status);
@@ -151,7 +155,6 @@ struct Engine::Impl {
   std::condition_variable all_answered;
   std::deque<std::unique_ptr<TakeOver>> takeovers;
   std::condition_variable staging_returned, task_over;
-  int callers_waiting = 0;  // for GPUs, on workers' lanes
   bool timer_stops = false;
   std::condition_variable timer_wake;
   std::thread timer;
@@ -177,21 +180,15 @@ struct Engine::Impl {
   Serving WhoServesLocked(const EngineBlock& block) const;
   Scheduler::Capacity CapacityLocked(const EngineBlock& block, const Serving& serving,
                                      absl::Time now) const;
-  // Who runs what was just admitted: a worker that has to be woken, the caller on a lane of its own
-  // or on a resting worker's, or nobody in particular when one that looks out for work was told, or
-  // all are busy: they look at the queue before they rest.
+  // Who runs what was just admitted: a thread to wake, the caller on a lane of its own, or neither
+  // when one that looks out for work was told, or all are busy: they look at the queue before they
+  // rest.
   struct Runner {
-    LaneWorker* woken = nullptr;
-    CallerLane* caller_lane = nullptr;
-    LaneWorker* lent = nullptr;
-    Part part;                // the caller's
-    absl::Duration patience;  // with the lent lane
-    bool here() const { return caller_lane != nullptr || lent != nullptr; }
+    std::condition_variable* wake = nullptr;
+    CallerLane* caller = nullptr;
+    Part part;  // the caller's
   };
-  Runner RunnerLocked(const EngineBlock& block, const Serving& serving, const Entry& entry);
-  bool CallerRunsLocked(size_t device, const EngineBlock& block, int64_t tokens) const;
-  bool CallerWaitsLocked(size_t device, const EngineBlock& block, const Entry& entry) const;
-  void LendLocked(size_t device, const EngineBlock& block, const Entry& entry, Runner* runner);
+  Runner RunnerLocked(const EngineBlock& block, const Serving& serving, int64_t tokens);
   void QueueLocked(const EntryPtr& entry);
   Entries Finish(const Batch& batch, std::vector<PartResult> results);
   void Answered(int64_t requests, CallerLane* lane);

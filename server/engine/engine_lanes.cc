@@ -86,7 +86,6 @@ void Engine::Impl::StopWorkers(DeviceType type, bool same_type) {
       if ((state->device.type == type) != same_type) continue;
       state->stopping = true;
       state->WakeAll();
-      for (auto& worker : state->workers) worker->Call();  // those that are lent, too
     }
   }
   for (auto& state : devices) {
@@ -223,7 +222,7 @@ Engine::Impl::Work Engine::Impl::NextLocked(size_t device, LaneWorker& worker, E
              TakeLocked(device, worker, &work.batch, expired)) {
     work.kind = Work::kBatch;
     work.patience = Patience(state.device, worker.busy_until - clock.Now());
-    // What came since this worker was told may be another one's, which sleeps on.
+    // A caller may have woken this worker twice while another one sleeps on.
     WakeIdleWorkersLocked();
   }
   return work;
@@ -234,7 +233,6 @@ Engine::Impl::Work Engine::Impl::AwaitWork(size_t device, LaneWorker& worker) {
   std::unique_lock<std::mutex> lock(mutex);
   worker.busy_until = absl::InfinitePast();
   for (;;) {
-    if (worker.lent) return {};  // called all the same: the engine stops
     // Nothing is taken before it can run: it could expire meanwhile, or go to another lane.
     if (worker.lends > 0 && !state.stopping) {
       staging_returned.wait(lock);
@@ -253,21 +251,8 @@ Engine::Impl::Work Engine::Impl::AwaitWork(size_t device, LaneWorker& worker) {
     if (work.kind != Work::kLeave) return work;
     if (some_expired) continue;  // while the lock was free, something may have come
     if (state.stopping) return work;
-    state.Rest(worker, clock.Now(), lock);
+    state.Rest(lock);
   }
-}
-
-void Engine::Impl::PutBack(size_t device, LaneWorker& worker) {
-  std::lock_guard<std::mutex> lock(mutex);
-  DeviceState& state = *devices[device];
-  --callers_waiting;
-  worker.lent = false;
-  worker.busy_until = absl::InfinitePast();
-  state.rested_at = clock.Now();
-  state.resting.push_back(&worker);
-  const bool something_came = !scheduler.queue().empty() || worker.probe_due != 0 ||
-                              worker.task != nullptr || worker.lends > 0;
-  if (something_came) state.TakeResting()->Call();
 }
 
 void Engine::Impl::StagingReturned(LaneWorker& from) {
@@ -313,28 +298,7 @@ absl::Duration Engine::Impl::Patience(Device device, absl::Duration predicted) c
 Engine::Impl::DeviceState::DeviceState(absl::Duration spin_max) : spin(spin_max) {}
 Engine::Impl::DeviceState::~DeviceState() = default;
 
-LaneWorker* Engine::Impl::DeviceState::TakeResting() {
-  LaneWorker* worker = resting.back();
-  resting.pop_back();
-  return worker;
-}
-
-void Engine::Impl::DeviceState::WakeOne() {
-  if (spinning > 0) {
-    ++signal;
-  } else if (!resting.empty()) {
-    TakeResting()->Call();
-  }
-}
-
-void Engine::Impl::DeviceState::WakeAll() {
-  ++signal;
-  while (!resting.empty()) TakeResting()->Call();
-}
-
-void Engine::Impl::DeviceState::Rest(LaneWorker& worker, absl::Time now,
-                                     std::unique_lock<std::mutex>& lock) {
-  rested_at = now;
+void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
   const absl::Time began = MonotonicClock().Now();
   const uint32_t seen = signal;
   bool came = false;
@@ -347,9 +311,9 @@ void Engine::Impl::DeviceState::Rest(LaneWorker& worker, absl::Time now,
     came = signal != seen;  // also what came between the last look and the lock
   }
   if (!came) {
-    worker.called = false;
-    resting.push_back(&worker);
-    worker.wake.wait(lock, [&worker] { return worker.called; });
+    ++asleep;
+    work.wait(lock);
+    --asleep;
   }
   spin.Waited(MonotonicClock().Now() - began);
 }

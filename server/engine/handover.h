@@ -39,12 +39,6 @@ inline absl::Duration SpinMaxFor(int cores) {
   return cores >= 4 ? absl::Microseconds(200) : absl::ZeroDuration();
 }
 
-// A caller waits for a GPU itself only after a lull: a thread that has waited for one request reads
-// the next of those that have come meanwhile right afterwards, and all of these had better share a
-// batch. It takes some 10 us to read one; a caller that waits for each answer needs as many as the
-// network takes to carry an answer and a request.
-inline constexpr absl::Duration kLull = absl::Microseconds(30);
-
 // Looks at `value` until it is no longer `seen`; false when the time is over.
 inline bool SpinWhile(const std::atomic<uint32_t>& value, uint32_t seen, absl::Duration spin_max) {
   const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(spin_max);

@@ -47,12 +47,11 @@ void LaneWorker::Start() {
 void LaneWorker::Join() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return (left_ && !with_caller_) || flight_.given_up(); });
-    if (left_ && !with_caller_) break;
+    changed_.wait(lock, [this] { return left_ || flight_.given_up(); });
+    if (left_) break;
     if (flight_.Orphan()) {
-      orphaned_ = true;
-      if (with_caller_) break;  // it is the caller's thread that hangs
       thread_.detach();
+      orphaned_ = true;
       return;
     }
   }
@@ -165,20 +164,6 @@ void LaneWorker::Loop() {
     std::lock_guard<std::mutex> lock(mutex_);
     left_ = true;
   }
-  changed_.notify_all();
-}
-
-void LaneWorker::RunForCaller(Part part, absl::Duration patience) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    with_caller_ = true;
-  }
-  batch_.Clear();
-  batch_.parts.push_back(std::move(part));
-  if (!RunBatch(engine_.clock.Now(), patience)) return;
-  engine_.PutBack(device_, *this);
-  std::lock_guard<std::mutex> lock(mutex_);
-  with_caller_ = false;
   changed_.notify_all();
 }
 

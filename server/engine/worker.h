@@ -1,5 +1,5 @@
 // A lane's thread with its host staging: takes batches, gathers them, runs them on the lane,
-// answers. While it rests, the lane may be lent to a caller's thread.
+// answers.
 //
 // A lane that hangs is given up: the engine takes its batch, whose inputs stay in this staging and
 // whose outputs another lane writes into its own, so that neither what the lane reads nor what it
@@ -30,9 +30,6 @@ class LaneWorker {
   ~LaneWorker();
 
   void Start();
-  // On the thread of a caller that the lane was lent to: runs and answers a request that was
-  // started at once.
-  void RunForCaller(Part part, absl::Duration patience);
   // After the engine told the device's workers to stop: waits until the thread has left, or, when
   // the lane was given up and is not back, leaves it to itself. Such an orphan must live for ever;
   // its thread, should the lane come back, touches nothing else.
@@ -68,13 +65,6 @@ class LaneWorker {
   absl::Time busy_until = absl::InfinitePast();  // when the running batch should be done
   int64_t probe_due = 0;                         // the round in which it has to be probed; 0: none
   int lends = 0;  // batches whose inputs lie here and are another worker's: the staging must wait
-  bool lent = false;             // the lane, to a caller; the thread sleeps meanwhile
-  bool called = false;           // out of its rest
-  std::condition_variable wake;  // told of that
-  void Call() {
-    called = true;
-    wake.notify_one();
-  }
   std::shared_ptr<Engine::Impl::Task> task;  // that it has, or is to do next
 
  private:
@@ -103,8 +93,7 @@ class LaneWorker {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool left_ = true;          // the thread
-  bool with_caller_ = false;  // the lane
+  bool left_ = true;  // the thread
   bool orphaned_ = false;
   LaneBytes bytes_;
 

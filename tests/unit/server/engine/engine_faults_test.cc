@@ -305,7 +305,6 @@ TEST_F(EngineFaultsTest, RandomTraffic) {
     options_.tenant_quota.tokens_max = 350;
     options_.tenant_quotas["b"].requests_max = 6;
     options_.spin_max = absl::Microseconds(seed % 2 * 300);
-    options_.caller_waits_max = absl::Microseconds(seed % 4 * 200);
     options_.fallback = seed % 3 == 0 ? FallbackPolicy::kRefuse : FallbackPolicy::kCpu;
     Start();
     const std::string prefix = "m" + std::to_string(seed);
