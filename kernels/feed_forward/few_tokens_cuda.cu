@@ -20,8 +20,17 @@
 // The counters took for granted that all blocks of a panel are on the GPU at once, which another
 // stream's kernel can prevent; clusters of 4 would not all find room. What panels of 64 rows cost:
 // from 64 tokens on the blocks read as many bytes of activations from the L2 as of weights.
-// Did not pay: clusters that share copies, the last block to come adds all sums (+2.7 us), one
-// persistent kernel (+1 to 2 us), prefetching the next kernel's weights into the L2.
+// Did not pay: clusters that share copies (two panels of down their activations, from 64 tokens on:
+// 4 to 6 % slower at 4096, 11 to 30 % at 2048 and 1024), the last block to come adds all sums
+// (+2.7 us), one persistent kernel (+1 to 2 us), prefetching the next kernel's weights into the L2.
+//
+// Small weights, in turns on another card, us:
+//                         576 -> 1536 at 1, 64, 128, 256, 512    2048 -> 8192 at 1, 64, 128, 256
+//   whole tiles, then the
+//   kernels for many      7.3  10.6  13.6  21.9  23.2            28.2  32.9  40.3  62.2
+//   blocks of tokens      7.2  10.5  11.3  14.6  16.9            28.2  32.6  40.5  58.6
+// At 256 tokens 10.9 and 59 were predicted. What the first is longer is not understood: it comes
+// with down's wide blocks (192 tokens, in narrow ones, take 12.2).
 #include <iterator>
 
 #include "kernels/feed_forward/few_tokens_stages.cuh"
