@@ -2,8 +2,6 @@
 // host and packed, lanes that call it, replays of captured calls.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cmath>
 #include <cstring>
 
@@ -199,33 +197,32 @@ class Replay {
       : lane_(ffn, few, rows),
         x_(ffn.dtype(), rows, ffn.hidden()),
         y_(ffn.dtype(), rows, ffn.hidden()) {
-    const auto stream = static_cast<cudaStream_t>(lane_.stream().get());
-    cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    void* stream = lane_.stream().get();
+    size_t nodes = 0;
+    EXPECT_EQ(Gpu().capture_begin(0, stream), 0);
     lane_.Enqueue(x_, nullptr, true, 0, rows, y_.view());
-    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    EXPECT_EQ(cudaGraphInstantiate(&graph_, graph, 0), cudaSuccess);
-    cudaGraphDestroy(graph);
+    EXPECT_EQ(Gpu().capture_end(0, stream, &graph_, &nodes), 0);
   }
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
-  ~Replay() { cudaGraphExecDestroy(graph_); }
+  ~Replay() {
+    if (graph_ != nullptr) Gpu().graph_destroy(0, graph_);
+  }
 
   // One replay on those inputs, its outputs to `y` on the device.
   void Enqueue(const TensorView& x, std::byte* y) {
-    const auto stream = static_cast<cudaStream_t>(lane_.stream().get());
+    void* stream = lane_.stream().get();
     const auto bytes = static_cast<size_t>(x.elements() * 2);
-    EXPECT_EQ(cudaMemcpyAsync(x_.view().data, x.data, bytes, cudaMemcpyDefault, stream),
-              cudaSuccess);
-    EXPECT_EQ(cudaGraphLaunch(graph_, stream), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(y, y_.view().data, bytes, cudaMemcpyDefault, stream), cudaSuccess);
+    EXPECT_EQ(Gpu().copy_async(0, x_.view().data, x.data, bytes, stream), 0);
+    EXPECT_EQ(Gpu().graph_launch(0, graph_, stream), 0);
+    EXPECT_EQ(Gpu().copy_async(0, y, y_.view().data, bytes, stream), 0);
   }
   void Wait() const { lane_.Wait(); }
 
  private:
   Lane lane_;
   DeviceRows x_, y_;
-  cudaGraphExec_t graph_ = nullptr;
+  void* graph_ = nullptr;
 };
 
 // How many replays, and on what.
@@ -257,8 +254,8 @@ inline int64_t WrongReplays(const Ffn& ffn, const FewTokens& few, const DeviceRo
     }
     first.Wait();
     second.Wait();
-    const cudaError_t copied = cudaMemcpy(got.data(), out.data(), out.size(), cudaMemcpyDefault);
-    EXPECT_EQ(copied, cudaSuccess);
+    EXPECT_EQ(Gpu().copy_async(0, got.data(), out.data(), out.size(), nullptr), 0);
+    EXPECT_EQ(Gpu().stream_synchronize(0, nullptr), 0);
     for (int64_t i = 0; i < replays.per_round; ++i) {
       for (int64_t lane = 0; lane < 2; ++lane) {
         const int64_t input = replays.input(round, i, lane);

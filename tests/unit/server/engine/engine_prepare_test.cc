@@ -35,7 +35,7 @@ class CapturingLane final : public Lane {
       auto larger = Buffer::Allocate(MemoryKind::kHost, bytes.captured);
       if (!larger.ok()) return larger.status();
       if (captured_ != nullptr) captured_->Outgrow();
-      captured_ = std::make_shared<GraphMemory>(*std::move(larger), totals_);
+      captured_ = std::make_shared<GraphMemory>(*std::move(larger), nullptr, totals_);
     }
     reserved_ = Larger(reserved_, bytes);
     return absl::OkStatus();
@@ -171,7 +171,8 @@ TEST_F(EnginePrepareTest, MetricsSayWhatThePlanSays) {
 
 TEST(GraphMemoryTest, CountsAsTheGraphsOnceTheLaneHasLarger) {
   const auto totals = std::make_shared<GraphTotals>();
-  auto memory = std::make_shared<GraphMemory>(*Buffer::Allocate(MemoryKind::kHost, 4096), totals);
+  auto memory =
+      std::make_shared<GraphMemory>(*Buffer::Allocate(MemoryKind::kHost, 4096), nullptr, totals);
   auto graphs = std::make_shared<BlockGraphs>(Device{}, memory, totals);
   EXPECT_EQ(totals->sum().bytes, 0) << "it is the lane's";
   memory->Outgrow();
