@@ -4,8 +4,8 @@
 Writes a one-layer checkpoint of seeded random weights, serves it, and lets one client program call
 server and echo in turns: one token at a time, 64 clients of one token, messages of 4 MiB. Where
 the bar is the echo's time and the kernels', there is also what an echo takes that is busy for as
-long as the kernels. Client and servers share the host. Writes evidence/records/gpu_rpc.json with its
-raw samples, and copies into --out.
+long as the kernels. Client and servers share the host. Writes evidence/records/gpu_rpc.json with
+its raw samples, and copies into --out.
 """
 
 import argparse
