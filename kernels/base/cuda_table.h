@@ -55,7 +55,7 @@ typedef struct FuseblockCudaRuntime {
   // What the stream is given between begin and end is not run but recorded, as a graph. The calling
   // thread must end what it began, also after an error in between, and allocates nothing meanwhile.
   // *graph is ready to be launched, its memory on the device; null with an error. *nodes: how many
-  // launches and copies it makes one.
+  // launches, copies and records of events it makes one.
   int (*capture_begin)(int device, void* stream);
   int (*capture_end)(int device, void* stream, void** graph, size_t* nodes);
   // On any stream of the device; one launch at a time.

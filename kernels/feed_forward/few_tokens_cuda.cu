@@ -29,7 +29,7 @@
 //   whole tiles, then the
 //   kernels for many      7.3  10.6  13.6  21.9  23.2            28.2  32.9  40.3  62.2
 //   blocks of tokens      7.2  10.5  11.3  14.6  16.9            28.2  32.6  40.5  58.6
-// At 256 tokens 10.9 and 59 were predicted. What the first is longer is not understood: it comes
+// At 256 tokens 10.9 and 59 were predicted. Why the first takes 14.6 is not understood; it comes
 // with down's wide blocks (192 tokens, in narrow ones, take 12.2).
 #include <iterator>
 

@@ -220,8 +220,8 @@ struct TokenWidths {
 // tokens, whose tiles are two to eight times as large.
 //
 // Down is cut so that it fits beside gate and up: its blocks then have their weights when the
-// product comes. Where it does not, they begin when those of gate and up end, and each should read
-// as little as it can.
+// product comes. Where it does not, they begin when those of gate and up end, and all of them
+// should read as little as they can.
 constexpr TokenWidths CutTokens(const FewTokensPlan& plan, int64_t tokens) {
   const int whole = TileWidth(tokens);
   const auto narrowest = [&](int64_t blocks, int64_t room, int width) {

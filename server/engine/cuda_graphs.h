@@ -4,9 +4,10 @@
 //
 // A graph holds the addresses of the lane's small memory. Of the smallest batches it is all that
 // the lane enqueues: the copies in and out, too, from and to pinned memory where they are put and
-// taken from (each call less is some microseconds of a request that takes a hundred). Of the others
-// it is the kernels alone, with the copies around it from the staging and to a slab of answers,
-// which lie in another place each time.
+// taken from, and the lane's events (each call less is some microseconds of a request that takes
+// some hundreds). Such a graph names what is its lane's: it is never launched without it. Of the
+// others it is the kernels alone, with the copies around it from the staging and to a slab of
+// answers, which lie in another place each time.
 #pragma once
 
 #include <array>
@@ -45,7 +46,7 @@ class GraphTotals {
 
 // Memory that graphs work on, with their lane's memory on the host. A lane has that of the device
 // until it needs larger; then it lives on with the graphs that hold its address, and counts as
-// theirs.
+// theirs. That on the host is counted as long as the lane lives.
 class GraphMemory {
  public:
   GraphMemory(Buffer buffer, std::shared_ptr<const Buffer> on_host,

@@ -229,7 +229,8 @@ absl::Status CudaLane::Capture(const LaneBatch& batch, std::shared_ptr<BlockGrap
   }
   if (const auto carried = Carried(batch, batch.rows, *memory->on_host())) {
     cuda_->graph_destroy(device_.index, graph);
-    const absl::StatusOr<void*> whole = CaptureLaunch(batch, &*carried, *placed, &nodes);
+    size_t all_nodes = 0;
+    const absl::StatusOr<void*> whole = CaptureLaunch(batch, &*carried, *placed, &all_nodes);
     if (!whole.ok()) return whole.status();
     graph = *whole;
   }

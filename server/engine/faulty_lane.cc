@@ -129,6 +129,7 @@ class FaultyLane final : public Lane {
     return inner_->Reserve(bytes);
   }
   size_t device_bytes() const override { return inner_->device_bytes(); }
+  size_t host_bytes() const override { return inner_->host_bytes(); }
   absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override {
     if (absl::Status s = Meet(Step::kCapture); !s.ok()) return s;
     return inner_->Capture(batch, graphs);

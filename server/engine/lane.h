@@ -75,13 +75,13 @@ class Lane {
   virtual absl::Status Reserve(const LaneBytes& bytes) = 0;
   // Bytes held on the device, without what graphs() counts.
   virtual size_t device_bytes() const = 0;
-  // Bytes held on the host for a device, of the kind of the staging; constant.
+  // Bytes held on the host beside the staging, of its kind; constant.
   virtual size_t host_bytes() const { return 0; }
 
   // Captures the launches of batches like that one (its block, form and rows, a token bucket; the
-  // data is not looked at) into *graphs, which it makes if it is null. A lane that captures
-  // nothing, or a block for which that saves nothing, leaves *graphs as it is. Needs what Reserve
-  // gave; runs the block on zeros. Not while Run is under way.
+  // data is not looked at), or all that Run enqueues for them, into *graphs, which it makes if it
+  // is null. A lane that captures nothing, or a block for which that saves nothing, leaves *graphs
+  // as it is. Needs what Reserve gave; runs the block on zeros. Not while Run is under way.
   virtual absl::Status Capture(const LaneBatch&, std::shared_ptr<BlockGraphs>*) {
     return absl::OkStatus();
   }

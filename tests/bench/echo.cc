@@ -117,8 +117,10 @@ int Main(const char* address, std::chrono::microseconds busy) {
 }  // namespace fuseblock::testing
 
 int main(int argc, char** argv) {
-  const std::chrono::microseconds busy(argc == 3 ? std::atoi(argv[2]) : 0);
-  if (argc == 2 || argc == 3) return fuseblock::testing::Main(argv[1], busy);
+  char* end = nullptr;
+  const std::chrono::microseconds busy(argc == 3 ? std::strtol(argv[2], &end, 10) : 0);
+  const bool is_number = argc == 2 || (argc == 3 && end != argv[2] && *end == '\0');
+  if (is_number) return fuseblock::testing::Main(argv[1], busy);
   std::fprintf(stderr, "usage: fuseblock_bench_echo HOST:PORT|unix:PATH [BUSY_US]\n");
   return 2;
 }

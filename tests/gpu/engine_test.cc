@@ -134,7 +134,7 @@ TEST_F(EngineGpuTest, EveryBucketHasTheBitsOfADirectLaunch) {
 }
 
 // Batches that are too large for the host to put where their graph takes them are copied around it.
-TEST_F(EngineGpuTest, SoDoThoseWhoseGraphsDoNotCopy) {
+TEST_F(EngineGpuTest, BatchesCopiedAroundTheirGraphsHaveTheBitsOfADirectLaunch) {
   constexpr int64_t kWide = 1024;  // of BF16, 32 rows are 64 KiB
   const auto answers = [&](int64_t graphs_max) {
     options_.graphs_per_lane_max = graphs_max;
@@ -142,6 +142,8 @@ TEST_F(EngineGpuTest, SoDoThoseWhoseGraphsDoNotCopy) {
     const auto block =
         testing::MakeBlock("m.wide", BlockKind::kFfnPath, DType::kBF16, block_devices_, kWide);
     EXPECT_TRUE(engine_->Prepare(*block).ok());
+    const int64_t of_a_lane = graphs_max == 0 ? 0 : 2 * kTokenBucketCount;
+    EXPECT_EQ(engine_->Memory()[0].graph_count, options_.lanes_per_device * of_a_lane);
     std::vector<std::string> bytes;
     for (const int64_t tokens : {128, 1, 16, 3, 17, 32, 9, 33, 64, 65}) {
       const RowTensor x = RandomRows(DType::kBF16, tokens, 7, kWide);

@@ -66,8 +66,8 @@ TEST_P(GpuManyTokens, ARowHasTheBitsThatItHasAloneInBlocksOfTokens) {
     for (const DType y_dtype : {DType::kF32, dtype()}) {
       const Tensor alone = ByBlocks(ffn, few, x, &residual, y_dtype, rows, 1);
       for (const int64_t count :
-           {63,  64,  65,  71,  127, 128, 129, 191, 192, 193, 200, 255, 256, 257,
-            319, 320, 321, 383, 384, 385, 512, 513, 640, 641, 768, 896, 897, 963}) {
+           {63,  64,  65,  71,  127, 128, 129, 191, 192, 193, 200, 255, 256, 257, 319,
+            320, 321, 383, 384, 385, 512, 513, 640, 641, 704, 705, 768, 896, 897, 963}) {
         if (kFirst + count > rows) continue;
         const Tensor got = Outputs(lane, ffn, x, &residual, true, y_dtype, kFirst, count);
         ASSERT_EQ(Difference(alone, kFirst, got), "")
@@ -78,14 +78,16 @@ TEST_P(GpuManyTokens, ARowHasTheBitsThatItHasAloneInBlocksOfTokens) {
   }
 }
 
-// Every kernel for few tokens and for many, small enough for compute-sanitizer: cut for a GPU of
-// few multiprocessors, for which these sizes are large, and for this one.
+// Every kernel for few tokens and for many, with one product of 64 rows and with two, small enough
+// for compute-sanitizer: cut for a GPU of few multiprocessors, for which these sizes are large, and
+// for this one.
 TEST_P(GpuManyTokens, SmallFeedForwards) {
   constexpr int64_t kRows = 300;
   const struct {
     Size size;
     int multiprocessors;
-  } cases[] = {{{64, 128}, 2}, {{64, 128}, 132}, {{576, 1536}, 40}, {{576, 1536}, 132}};
+  } cases[] = {{{64, 128}, 2},    {{64, 128}, 132},  {{576, 1536}, 10},
+               {{576, 1536}, 20}, {{576, 1536}, 40}, {{576, 1536}, 132}};
   for (const auto& [size, multiprocessors] : cases) {
     if (!all_sizes() && size.hidden > 64) continue;
     Ffn ffn(GetParam(), size);

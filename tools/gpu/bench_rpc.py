@@ -65,11 +65,13 @@ def judged(case: Case, report: dict[str, Any], measured: str, bar: float | None)
     return result
 
 
-def busy_echo_us(arguments: argparse.Namespace, case: Case, server: str, kernel_us: float) -> float:
+def measure_busy_echo(
+    arguments: argparse.Namespace, case: Case, server: str, kernel_us: float
+) -> dict[str, Any]:
+    """In turns with the server once more, whose numbers are part of it."""
     turns = Turns(arguments.rounds, arguments.seconds)
     with echo(arguments.echo, kernel_us) as echo_at:
-        report = measure(arguments.client, echo_at, server, case, turns)
-    return round(statistics.median(report["echo"]["p50_us"]), 1)
+        return measure(arguments.client, echo_at, server, case, turns)
 
 
 def main() -> int:
@@ -96,9 +98,11 @@ def main() -> int:
                 report = measure(arguments.client, echo_at, ours.address, case, turns)
                 result = judged(case, report, measured, bar)
                 if measured == "p50_us" and bar is not None:
-                    result["peers"]["busy_echo"] = busy_echo_us(
-                        arguments, case, ours.address, result["kernel_us"]
+                    busy = measure_busy_echo(arguments, case, ours.address, result["kernel_us"])
+                    result["peers"]["busy_echo"] = round(
+                        statistics.median(busy["echo"]["p50_us"]), 1
                     )
+                    samples[f"{records.case_name(result)} busy echo"] = samples_of(busy)
                 record["results"].append(result)
                 samples[records.case_name(result)] = samples_of(report)
                 print(json.dumps(result), flush=True)

@@ -44,6 +44,7 @@ class CapturingLane final : public Lane {
     if (device().type == DeviceType::kCpu) return inner_->device_bytes();
     return reserved_.inputs + reserved_.outputs + reserved_.workspace + reserved_.captured;
   }
+  size_t host_bytes() const override { return device().type == DeviceType::kCpu ? 0 : 4096; }
   absl::Status Capture(const LaneBatch& batch, std::shared_ptr<BlockGraphs>* graphs) override {
     if (device().type == DeviceType::kCpu) return absl::OkStatus();
     if (*graphs == nullptr) *graphs = std::make_shared<BlockGraphs>(device(), captured_, totals_);
@@ -88,6 +89,8 @@ class EnginePrepareTest : public EngineTest {
   void ExpectMetricsSayWhatThePlanSays() {
     const DeviceMemory memory = engine_->Memory()[0];
     EXPECT_EQ(Reserved("graphs"), memory.graphs);
+    EXPECT_GE(memory.staging_in, 4096);
+    EXPECT_EQ(Reserved("staging_in"), memory.lanes * memory.staging_in);
     EXPECT_EQ(Reserved("workspace") + Reserved("graphs"), memory.DeviceBytes() - memory.weights);
   }
 
