@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/base/ceil_div.h"
 #include "kernels/base/hopper.cuh"
 
 namespace fuseblock {
@@ -69,7 +70,5 @@ __device__ inline void AwaitPredecessors() {
   hopper::AwaitGrids();
 #endif
 }
-
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace fuseblock

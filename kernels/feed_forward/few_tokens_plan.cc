@@ -13,8 +13,6 @@ constexpr int64_t kRingBytes = int64_t{GateUpRing(kFewTokensMax).weight_slots} *
 // What all blocks together keep in flight: 64 KiB each of 128. Fewer blocks have more each.
 constexpr int64_t kBytesInFlight = 8 << 20;
 
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int32_t PiecesInFlight(int64_t blocks, int64_t piece_bytes) {
   return static_cast<int32_t>(
       std::clamp<int64_t>(CeilDiv(kBytesInFlight, blocks * piece_bytes), 2, 16));

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/base/ceil_div.h"
 #include "kernels/base/dtype.h"
 #include "kernels/feed_forward/form.h"
 
@@ -143,9 +144,9 @@ inline constexpr int kClusterTokens = kClusterBlocks * kTokenBlock;
 
 // How many of `tiles` for each cluster's tokens the clusters have one after the other.
 constexpr int64_t ManyTokensRounds(const FewTokensPlan& plan, int64_t tokens, int64_t tiles) {
-  const int64_t all = (tokens + kClusterTokens - 1) / kClusterTokens * tiles;
+  const int64_t all = CeilDiv(tokens, kClusterTokens) * tiles;
   const int64_t clusters = plan.multiprocessors / kClusterBlocks;
-  return (all + clusters - 1) / clusters;
+  return CeilDiv(all, clusters);
 }
 
 // The groups of gate and up in a tile, of two numbers the one with which all clusters are done
@@ -153,7 +154,7 @@ constexpr int64_t ManyTokensRounds(const FewTokensPlan& plan, int64_t tokens, in
 inline constexpr int kManyGroups[] = {14, 16};
 constexpr int ManyTokensGroups(const FewTokensPlan& plan, int64_t tokens) {
   const auto time = [&](int groups) {
-    const int64_t columns = (plan.all_groups + groups - 1) / groups;
+    const int64_t columns = CeilDiv(plan.all_groups, groups);
     return ManyTokensRounds(plan, tokens, columns) * groups;
   };
   return time(kManyGroups[0]) < time(kManyGroups[1]) ? kManyGroups[0] : kManyGroups[1];
@@ -169,7 +170,7 @@ constexpr ManyTokensDownCut CutManyTokensDown(const FewTokensPlan& plan, int64_t
   int64_t least = 0;
   for (const int panels : {4, 2}) {
     for (int parts = 1; parts <= plan.segments; ++parts) {
-      const int64_t columns = (plan.hidden / kPanelRows + panels - 1) / panels;
+      const int64_t columns = CeilDiv(plan.hidden / kPanelRows, panels);
       const int64_t rounds = ManyTokensRounds(plan, tokens, columns * parts);
       if (parts > 1 && rounds > 1) continue;  // there is room for the sums of one
       const int64_t time = rounds * panels * (kSegmentsMax / parts);
@@ -206,7 +207,7 @@ constexpr int FewTokensWidth(int64_t tokens) {
 constexpr int TileWidth(int64_t tokens) {
   return tokens <= kFewTokensMax ? FewTokensWidth(tokens) : kTokenBlock;
 }
-constexpr int64_t TokenBlocks(int64_t tokens, int width) { return (tokens + width - 1) / width; }
+constexpr int64_t TokenBlocks(int64_t tokens, int width) { return CeilDiv(tokens, width); }
 
 // The width of a block of the kernels for few tokens, or 0: the kernels for many.
 struct TokenWidths {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/ceil_div.h"
 #include "kernels/linear/linear_packed.h"
 
 namespace fuseblock {
@@ -11,16 +12,13 @@ namespace {
 constexpr int64_t kTasksPerThread = 4;
 constexpr int64_t kTaskRowsMin = 2 * kTileRowsMax;  // for which a panel is still worth reading
 
-// Rounded up.
-int64_t Quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Rows of a task, for at least so many tasks if they do not become too small. Tiles are full
 // wherever they can be.
 int64_t RowsPerTask(int64_t rows, int64_t tasks) {
-  const int64_t fewest = Quotient(rows, kTaskRowsMax);
+  const int64_t fewest = CeilDiv(rows, kTaskRowsMax);
   const int64_t most = std::max(fewest, rows / kTaskRowsMin);
-  const int64_t per_task = Quotient(rows, std::clamp(tasks, fewest, most));
-  return std::min(kTaskRowsMax, Quotient(per_task, kTileRowsMax) * kTileRowsMax);
+  const int64_t per_task = CeilDiv(rows, std::clamp(tasks, fewest, most));
+  return std::min(kTaskRowsMax, CeilDiv(per_task, kTileRowsMax) * kTileRowsMax);
 }
 
 }  // namespace
@@ -54,9 +52,9 @@ void RunPanelGroups(const ExecutionContext& context, const LinearArgs& args,
   const int64_t threads = context.parallel_for.threads;
   const int64_t enough = threads > 1 ? threads * kTasksPerThread : 1;
   const int64_t per_group = std::clamp<int64_t>(panels / enough, 1, kGroupPanelsMax);
-  const int64_t groups = Quotient(panels, per_group);
-  const int64_t per_task = RowsPerTask(rows, Quotient(enough, groups));
-  const int64_t chunks = Quotient(rows, per_task);
+  const int64_t groups = CeilDiv(panels, per_group);
+  const int64_t per_task = RowsPerTask(rows, CeilDiv(enough, groups));
+  const int64_t chunks = CeilDiv(rows, per_task);
   // A panel's tasks follow one another: it is read from memory once.
   context.parallel_for(groups * chunks, [&](int64_t index) {
     const int64_t panel = index / chunks * per_group;

@@ -119,8 +119,8 @@ int Main(const char* address, std::chrono::microseconds busy) {
 int main(int argc, char** argv) {
   char* end = nullptr;
   const std::chrono::microseconds busy(argc == 3 ? std::strtol(argv[2], &end, 10) : 0);
-  const bool is_number = argc == 2 || (argc == 3 && end != argv[2] && *end == '\0');
-  if (is_number) return fuseblock::testing::Main(argv[1], busy);
+  const bool usable = argc == 2 || (argc == 3 && end != argv[2] && *end == '\0');
+  if (usable) return fuseblock::testing::Main(argv[1], busy);
   std::fprintf(stderr, "usage: fuseblock_bench_echo HOST:PORT|unix:PATH [BUSY_US]\n");
   return 2;
 }
