@@ -125,6 +125,8 @@ Engine::RequestId Engine::Impl::Submit(Request request) {
     return 0;
   }
   if (runner.wake != nullptr) runner.wake->notify_one();
+  // Not before: the one that looks out would come to a lock that is held.
+  if (runner.signal != nullptr) ++*runner.signal;
   if (runner.caller != nullptr) runner.caller->Run(std::move(runner.part));
   return *id;
 }
@@ -177,8 +179,10 @@ Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const 
     DeviceState& state = *devices[i];
     if (state.device.type != serving.type || !block.has[i] || !healthy[i]) continue;
     if (state.spinning > 0) {
-      ++state.signal;
-      return {};
+      ++state.calls;
+      runner.signal = &state.signal;
+      runner.wake = nullptr;
+      return runner;
     }
     if (state.asleep <= 0 || runner.wake != nullptr) continue;
     runner.wake = &state.work;
@@ -190,7 +194,7 @@ Engine::Impl::Runner Engine::Impl::RunnerLocked(const EngineBlock& block, const 
     }
     CallerLane* lane = state.free_caller_lanes.back();
     state.free_caller_lanes.pop_back();
-    return {nullptr, lane, {}};
+    return {nullptr, nullptr, lane, {}};
   }
   return runner;
 }

@@ -75,6 +75,7 @@ struct Engine::Impl {
     // Workers without work: asleep on `work`, or one that looks out for `signal` to change.
     int asleep = 0;
     int spinning = 0;
+    uint32_t calls = 0;  // how often `signal` has been changed, or is about to be
     SpinPolicy spin;
     std::condition_variable work;
     std::atomic<uint32_t> signal{0};
@@ -84,12 +85,14 @@ struct Engine::Impl {
     // Something has come for these workers; the engine's lock is held.
     void WakeOne() {
       if (spinning > 0) {
+        ++calls;
         ++signal;
       } else if (asleep > 0) {
         work.notify_one();
       }
     }
     void WakeAll() {
+      ++calls;
       ++signal;
       work.notify_all();
     }
@@ -185,6 +188,7 @@ struct Engine::Impl {
   // rest.
   struct Runner {
     std::condition_variable* wake = nullptr;
+    std::atomic<uint32_t>* signal = nullptr;  // of the worker that looks out
     CallerLane* caller = nullptr;
     Part part;  // the caller's
   };

@@ -300,7 +300,7 @@ Engine::Impl::DeviceState::~DeviceState() = default;
 
 void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
   const absl::Time began = MonotonicClock().Now();
-  const uint32_t seen = signal;
+  const uint32_t seen = signal, calls_before = calls;
   bool came = false;
   if (spinning == 0 && spin.Worthwhile()) {
     ++spinning;
@@ -308,7 +308,7 @@ void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
     SpinWhile(signal, seen, spin.spin_max());
     lock.lock();
     --spinning;
-    came = signal != seen;  // also what came between the last look and the lock
+    came = calls != calls_before;  // also what came between the last look and the lock
   }
   if (!came) {
     ++asleep;

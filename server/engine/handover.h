@@ -32,11 +32,11 @@ class SpinPolicy {
   absl::Duration spin_max_, expected_;
 };
 
-// Where there are cores to spare: somewhat more than a remote caller that waits for each answer
+// Where there are cores to spare: several times what a remote caller that waits for each answer
 // takes to send its next request. Zero on small machines, where the one that spins would keep the
 // caller from running.
 inline absl::Duration SpinMaxFor(int cores) {
-  return cores >= 4 ? absl::Microseconds(200) : absl::ZeroDuration();
+  return cores >= 4 ? absl::Milliseconds(1) : absl::ZeroDuration();
 }
 
 // Looks at `value` until it is no longer `seen`; false when the time is over.
