@@ -29,6 +29,7 @@
 #include "server/engine/cpu_team.h"
 #include "server/engine/devices.h"
 #include "server/engine/engine.h"
+#include "server/engine/handover.h"
 #include "server/engine/placement.h"
 #include "server/engine/shadow.h"
 #include "server/model/loader.h"
@@ -37,6 +38,7 @@
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
 #include "server/observe/status_page.h"
+#include "server/poll_spin.h"
 #include "server/reason.h"
 #include "server/rpc/admin_server.h"
 #include "server/rpc/probe.h"
@@ -325,6 +327,11 @@ absl::Status Start(const Config& config, Parts& parts, StopSignals& signals,
   auto engine = Engine::Create(options, parts.metrics);
   if (!engine.ok()) return engine.status();
   parts.engine = *std::move(engine);
+  // On the CPU alone every core computes.
+  const bool gpu =
+      std::any_of(parts.devices.begin(), parts.devices.end(),
+                  [](const Device& device) { return device.type != DeviceType::kCpu; });
+  if (gpu) SpinBeforeSleeping(SpinMaxFor(UsableCores()));
   Shadow::Options shadow_options;
   shadow_options.devices = parts.devices;
   parts.shadow = std::make_unique<Shadow>(shadow_options, parts.registry);
