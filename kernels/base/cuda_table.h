@@ -13,7 +13,7 @@ extern "C" {
 
 // Raised with every change of a struct below or of a kernel's argument struct: a library built from
 // another tree is refused, never guessed at.
-#define FUSEBLOCK_CUDA_TABLE_VERSION 6
+#define FUSEBLOCK_CUDA_TABLE_VERSION 7
 
 typedef struct FuseblockCudaDevice {
   char name[256];
@@ -49,6 +49,10 @@ typedef struct FuseblockCudaRuntime {
   int (*event_elapsed_ms)(void* begin, void* end, float* ms);
   // Any direction, by address. Asynchronous when the host side is pinned.
   int (*copy_async)(int device, void* destination, const void* source, size_t bytes, void* stream);
+  // The same by a kernel, which reads or writes pinned memory itself: some KiB are there before a copy
+  // engine has begun. Pointers and bytes are multiples of 16.
+  int (*copy_by_kernel)(int device, void* destination, const void* source, size_t bytes,
+                        void* stream);
   int (*memset_async)(int device, void* destination, int value, size_t bytes, void* stream);
   // Calls fn(arg) on a driver thread once the stream has come there; fn must not call CUDA.
   int (*launch_host_function)(int device, void* stream, void (*fn)(void*), void* arg);

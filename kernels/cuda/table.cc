@@ -10,6 +10,7 @@
 #include "kernels/base/row_reduce_cuda.h"
 #include "kernels/base/unary_cuda.h"
 #include "kernels/causal_softmax/causal_softmax_cuda.h"
+#include "kernels/cuda/copy.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/feed_forward/few_tokens_cuda.h"
 #include "kernels/geglu/geglu_cuda.h"
@@ -186,6 +187,11 @@ int CopyAsync(int device, void* destination, const void* source, size_t bytes, v
     return cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, AsStream(stream));
   });
 }
+int CopyByKernel(int device, void* destination, const void* source, size_t bytes, void* stream) {
+  return On(device, [&] {
+    return static_cast<cudaError_t>(LaunchCopy(destination, source, bytes, stream));
+  });
+}
 int MemsetAsync(int device, void* destination, int value, size_t bytes, void* stream) {
   if (bytes == 0) return cudaSuccess;
   return On(device, [&] { return cudaMemsetAsync(destination, value, bytes, AsStream(stream)); });
@@ -285,6 +291,7 @@ const FuseblockCudaTable kTable = {
      EventSynchronize,
      EventElapsedMs,
      CopyAsync,
+     CopyByKernel,
      MemsetAsync,
      LaunchHostFunction,
      CaptureBegin,

@@ -190,14 +190,16 @@ void CudaLane::TakeOut(const LaneBatch& carried, const LaneBatch& batch) {
   }
 }
 
-absl::StatusOr<void*> CudaLane::CaptureLaunch(const LaneBatch& batch, const LaneBatch* carried,
-                                              const Placed& placed, size_t* nodes) {
+absl::StatusOr<void*> CudaLane::CaptureLaunches(const LaneBatch& batch, const Placed& placed,
+                                                const GraphMemory& memory, size_t* launches) {
+  const auto carried = Carried(batch, batch.rows, *memory.on_host());
   absl::Status status =
       CudaStatus("beginning a capture", cuda_->capture_begin(device_.index, stream_));
   if (!status.ok()) return status;
-  status = carried == nullptr ? Launch(batch, placed) : Enqueue(*carried, placed, nullptr);
+  status = carried ? EnqueueCarried(*carried, placed, memory) : Launch(batch, placed);
   void* graph = nullptr;
-  const int error = cuda_->capture_end(device_.index, stream_, &graph, nodes);
+  const int error = cuda_->capture_end(device_.index, stream_, &graph, launches);
+  if (carried) *launches -= std::min<size_t>(*launches, kEvents + 2);  // and the two copies
   if (status.ok()) status = CudaStatus("capturing a batch's launches", error);
   if (status.ok()) return graph;
   if (graph != nullptr) cuda_->graph_destroy(device_.index, graph);
@@ -219,23 +221,15 @@ absl::Status CudaLane::Capture(const LaneBatch& batch, std::shared_ptr<BlockGrap
   if (absl::Status ran = Synchronize("running a batch of zeros"); status.ok()) status = ran;
   if (!status.ok()) return status;
   const int64_t before = FreeBytes();
-  size_t nodes = 0;
-  const absl::StatusOr<void*> launches = CaptureLaunch(batch, nullptr, *placed, &nodes);
-  if (!launches.ok()) return launches.status();
-  void* graph = *launches;
-  if (nodes < 2) {  // one launch either way, and as a graph it would need padding
-    cuda_->graph_destroy(device_.index, graph);
+  size_t launches = 0;
+  const absl::StatusOr<void*> graph = CaptureLaunches(batch, *placed, *memory, &launches);
+  if (!graph.ok()) return graph.status();
+  if (launches < 2) {  // one launch either way, and as a graph it would need padding
+    cuda_->graph_destroy(device_.index, *graph);
     return absl::OkStatus();
   }
-  if (const auto carried = Carried(batch, batch.rows, *memory->on_host())) {
-    cuda_->graph_destroy(device_.index, graph);
-    size_t all_nodes = 0;
-    const absl::StatusOr<void*> whole = CaptureLaunch(batch, &*carried, *placed, &all_nodes);
-    if (!whole.ok()) return whole.status();
-    graph = *whole;
-  }
   if (*graphs == nullptr) *graphs = std::make_shared<BlockGraphs>(device_, memory, totals_);
-  (*graphs)->Add(batch.form, BucketOf(batch.rows), graph,
+  (*graphs)->Add(batch.form, BucketOf(batch.rows), *graph,
                  std::max<int64_t>(0, before - FreeBytes()));
   return absl::OkStatus();
 }
@@ -279,6 +273,27 @@ absl::Status CudaLane::Enqueue(const LaneBatch& batch, const Placed& placed, voi
   if (!launched.ok()) return launched;
   if (absl::Status s = Record(kComputed); !s.ok()) return s;
   if (absl::Status s = CopyOut(batch, placed); !s.ok()) return s;
+  return Record(kCopiedOut);
+}
+
+// Both sides lay the tensors out alike, so that all inputs are one copy, and all outputs.
+absl::Status CudaLane::EnqueueCarried(const LaneBatch& carried, const Placed& placed,
+                                      const GraphMemory& memory) {
+  size_t inputs = 0, outputs = 0;
+  for (const ConstTensorView& input : carried.inputs) inputs += AlignTensor(BytesOf(input));
+  for (const TensorView& output : carried.outputs) outputs += AlignTensor(BytesOf(output));
+  std::byte* const here = memory.buffer().data();
+  std::byte* const host = memory.on_host()->data();
+  const auto copy = [&](std::byte* to, const std::byte* from, size_t bytes) {
+    return CudaStatus("copying a small batch",
+                      cuda_->copy_by_kernel(device_.index, to, from, bytes, stream_));
+  };
+  if (absl::Status s = Record(kBegin); !s.ok()) return s;
+  if (absl::Status s = copy(here, host, inputs); !s.ok()) return s;
+  if (absl::Status s = Record(kCopiedIn); !s.ok()) return s;
+  if (absl::Status s = Launch(carried, placed); !s.ok()) return s;
+  if (absl::Status s = Record(kComputed); !s.ok()) return s;
+  if (absl::Status s = copy(host + kCarriedBytes, here + inputs, outputs); !s.ok()) return s;
   return Record(kCopiedOut);
 }
 

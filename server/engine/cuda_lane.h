@@ -67,14 +67,16 @@ class CudaLane final : public Lane {
   // All of a batch, with the events around its parts; graph: its kernels, or null to launch them.
   absl::Status Enqueue(const LaneBatch& batch, const Placed& placed, void* graph);
   absl::Status EnqueueGraph(const LaneBatch& batch, const LaneBatch* carried, void* graph);
+  absl::Status EnqueueCarried(const LaneBatch& carried, const Placed& placed,
+                              const GraphMemory& memory);
   absl::Status EnqueueDirectly(const LaneBatch& batch);
   absl::Status CopyIn(const LaneBatch& batch, const Placed& placed);
   absl::Status CopyOut(const LaneBatch& batch, const Placed& placed);
   absl::Status Launch(const LaneBatch& batch, const Placed& placed);
   absl::Status LaunchGraph(void* graph);
-  // The carried batch with its copies, or the other's kernels.
-  absl::StatusOr<void*> CaptureLaunch(const LaneBatch& batch, const LaneBatch* carried,
-                                      const Placed& placed, size_t* nodes);
+  // The launches that the batch takes, as a graph, with its copies and events if it is carried.
+  absl::StatusOr<void*> CaptureLaunches(const LaneBatch& batch, const Placed& placed,
+                                        const GraphMemory& memory, size_t* launches);
   int64_t FreeBytes() const;
   absl::Status Synchronize(const char* what);
   absl::Status Record(int event);
