@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/align.h"
 #include "kernels/base/status.h"
 #include "kernels/block/kinds.h"
 
@@ -168,9 +169,9 @@ absl::Status Block::Run(const ExecutionContext& context, absl::Span<const ConstT
     return absl::InvalidArgumentError(
         absl::StrCat("workspace: expected ", needed, " bytes, got ", workspace.size()));
   }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(workspace.data()) % kWorkspaceAlignment != 0) {
+  if (needed > 0 && reinterpret_cast<uintptr_t>(workspace.data()) % kTensorAlignment != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kWorkspaceAlignment, "-byte alignment"));
+        absl::StrCat("workspace: expected ", kTensorAlignment, "-byte alignment"));
   }
   if (rows == 0) return absl::OkStatus();
   return EntryOf(spec_.kind)

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/align.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/status.h"
 #include "kernels/feed_forward/feed_forward_ref.h"
@@ -17,8 +18,6 @@
 
 namespace fuseblock {
 namespace {
-
-constexpr size_t kAlignment = 256;
 
 bool IsGated(const FeedForwardWeights& weights) { return EntryOf(weights.form).gated; }
 
@@ -37,9 +36,9 @@ Layout LayoutOf(const FeedForwardWeights& weights, int64_t rows, Rounding roundi
   layout.inner = rounding == Rounding::kFused ? DType::kF32 : dtype;
   const auto take = [&](DType of) {
     const size_t begin = layout.bytes;
-    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(weights.intermediate()) *
-                         static_cast<size_t>(SizeOf(of));
-    layout.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    layout.bytes +=
+        AlignTensor(static_cast<size_t>(rows) * static_cast<size_t>(weights.intermediate()) *
+                    static_cast<size_t>(SizeOf(of)));
     return begin;
   };
   if (IsGated(weights)) {
@@ -171,9 +170,9 @@ absl::Status Check(const FeedForwardArgs& args) {
     return absl::InvalidArgumentError(
         absl::StrCat("workspace: expected ", needed, " bytes, got ", args.workspace.size()));
   }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kAlignment != 0) {
+  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kTensorAlignment != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kAlignment, "-byte alignment"));
+        absl::StrCat("workspace: expected ", kTensorAlignment, "-byte alignment"));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/align.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/cuda_rows.h"
 #include "kernels/base/status.h"
@@ -15,14 +16,11 @@ namespace fuseblock {
 namespace {
 
 constexpr char kLauncher[] = "few_tokens";
-constexpr int64_t kAlignment = 256;
-
-int64_t Rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Bytes of a call's activations in tiles.
 int64_t TileBytes(int64_t rows, int64_t columns) {
   const int width = TileWidth(rows);
-  return Rounded(TokenBlocks(rows, width) * width * columns * 2);
+  return AlignTensor(TokenBlocks(rows, width) * width * columns * 2);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/base/align.h"
 #include "kernels/base/status.h"
 #include "kernels/rms_norm/rms_norm.h"
 
@@ -16,8 +17,6 @@ namespace fuseblock {
 absl::Status FfnPathReference(const ExecutionContext& context, const FfnPathArgs& args);
 
 namespace {
-
-constexpr size_t kAlignment = 256;
 
 bool IsAbsent(const ConstTensorView& view) { return view.rank == 0 && view.data == nullptr; }
 
@@ -40,9 +39,8 @@ Layout LayoutOf(const FeedForwardWeights& weights, int64_t rows, Rounding roundi
   size_t end = 0;
   const auto take = [&](DType of) {
     const size_t begin = end;
-    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(weights.hidden()) *
-                         static_cast<size_t>(SizeOf(of));
-    end += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    end += AlignTensor(static_cast<size_t>(rows) * static_cast<size_t>(weights.hidden()) *
+                       static_cast<size_t>(SizeOf(of)));
     return begin;
   };
   layout.h = take(layout.stream);
@@ -137,9 +135,9 @@ absl::Status Check(const FfnPathArgs& args) {
     return absl::InvalidArgumentError(
         absl::StrCat("workspace: expected ", needed, " bytes, got ", args.workspace.size()));
   }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kAlignment != 0) {
+  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kTensorAlignment != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kAlignment, "-byte alignment"));
+        absl::StrCat("workspace: expected ", kTensorAlignment, "-byte alignment"));
   }
   return absl::OkStatus();
 }
