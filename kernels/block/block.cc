@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/base/align.h"
 #include "kernels/base/status.h"
+#include "kernels/base/workspace.h"
 #include "kernels/block/kinds.h"
 
 namespace fuseblock {
@@ -165,14 +165,7 @@ absl::Status Block::Run(const ExecutionContext& context, absl::Span<const ConstT
   absl::Status s = CheckTensors(*prepared_, device_, rows, inputs, outputs);
   if (!s.ok()) return s;
   const size_t needed = WorkspaceBytes(rows);
-  if (workspace.size() < needed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", needed, " bytes, got ", workspace.size()));
-  }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(workspace.data()) % kTensorAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kTensorAlignment, "-byte alignment"));
-  }
+  FUSEBLOCK_RETURN_IF_ERROR(CheckWorkspace(workspace, needed));
   if (rows == 0) return absl::OkStatus();
   return EntryOf(spec_.kind)
       .run({context, spec_, *prepared_, rows, inputs, outputs, workspace.first(needed)});

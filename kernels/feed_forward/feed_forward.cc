@@ -9,6 +9,7 @@
 #include "kernels/base/align.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/status.h"
+#include "kernels/base/workspace.h"
 #include "kernels/feed_forward/feed_forward_ref.h"
 #include "kernels/geglu/geglu.h"
 #include "kernels/gelu_erf/gelu_erf.h"
@@ -165,16 +166,8 @@ absl::Status Check(const FeedForwardArgs& args) {
   if (args.x.data == args.y.data && args.x.elements() > 0) {
     return absl::InvalidArgumentError("y: must not be x itself: the feed-forward is not in place");
   }
-  const size_t needed = FeedForwardWorkspaceBytes(*args.weights, args.x.rows(), args.rounding);
-  if (args.workspace.size() < needed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", needed, " bytes, got ", args.workspace.size()));
-  }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kTensorAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kTensorAlignment, "-byte alignment"));
-  }
-  return absl::OkStatus();
+  return CheckWorkspace(args.workspace,
+                        FeedForwardWorkspaceBytes(weights, args.x.rows(), args.rounding));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "kernels/add_rms_norm/add_rms_norm.h"
 #include "kernels/base/align.h"
 #include "kernels/base/status.h"
+#include "kernels/base/workspace.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace fuseblock {
@@ -130,16 +131,8 @@ absl::Status Check(const FfnPathArgs& args) {
     return absl::InvalidArgumentError("params.form: expected kOnce with kFused");
   }
   FUSEBLOCK_RETURN_IF_ERROR(CheckRmsNorm(args.x, IfThere(args.norm), args.params, args.y).status());
-  const size_t needed = FfnPathWorkspaceBytes(*args.weights, args.x.rows(), args.rounding);
-  if (args.workspace.size() < needed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", needed, " bytes, got ", args.workspace.size()));
-  }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kTensorAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kTensorAlignment, "-byte alignment"));
-  }
-  return absl::OkStatus();
+  return CheckWorkspace(args.workspace,
+                        FfnPathWorkspaceBytes(*args.weights, args.x.rows(), args.rounding));
 }
 
 }  // namespace
