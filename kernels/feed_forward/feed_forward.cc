@@ -114,10 +114,7 @@ absl::StatusOr<FewTokensArgs> ForFewTokens(const FeedForwardArgs& args) {
 }
 
 std::string WhyNotFew(const FeedForwardArgs& args) {
-  if (args.weights->few == nullptr) return args.weights->no_few;
-  if (args.rounding != Rounding::kFused) return "rounds as fused, not as hf";
-  const absl::StatusOr<FewTokensArgs> few = ForFewTokens(args);
-  return few.ok() ? WhyNotFewTokens(*few) : std::string(few.status().message());
+  return WhyNotFewTokens(*args.weights, args.rounding, ForFewTokens(args));
 }
 
 absl::Status RunFew(const ExecutionContext& context, const FeedForwardArgs& args) {

@@ -82,13 +82,7 @@ absl::StatusOr<FewTokensArgs> ForFewTokens(const FfnPathArgs& args) {
 }
 
 std::string WhyNotFew(const FfnPathArgs& args) {
-  if (args.weights->few == nullptr) return args.weights->no_few;
-  if (args.rounding != Rounding::kFused) return "rounds as fused, not as hf";
-  if (!IsAbsent(args.norm) && args.norm.dtype != args.x.dtype) {
-    return absl::StrCat("takes a norm of x's dtype, not ", std::string(Name(args.norm.dtype)));
-  }
-  const absl::StatusOr<FewTokensArgs> few = ForFewTokens(args);
-  return few.ok() ? WhyNotFewTokens(*few) : std::string(few.status().message());
+  return WhyNotFewTokens(*args.weights, args.rounding, ForFewTokens(args));
 }
 
 absl::Status RunFew(const ExecutionContext& context, const FfnPathArgs& args) {
