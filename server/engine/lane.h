@@ -105,5 +105,8 @@ absl::StatusOr<std::unique_ptr<Lane>> MakeLane(Device device, int cpu_threads);
 
 // Bytes of a dense view; 0 for one without data.
 size_t BytesOf(const ConstTensorView& view);
+// Replaces a buffer that has fewer bytes by one of that many, whose contents are nobody's yet. It
+// stays as it is where there is no memory.
+absl::Status GrowTo(size_t bytes, MemoryKind kind, Buffer& buffer);
 
 }  // namespace fuseblock
