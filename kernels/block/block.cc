@@ -78,15 +78,6 @@ absl::Status CheckTensor(const BlockTensor& tensor, const ConstTensorView& view,
   return absl::OkStatus();
 }
 
-absl::Status CheckNoOverlap(const BlockTensor& output, const TensorView& out,
-                            const BlockTensor& input, const ConstTensorView& in) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap(output.name, out, input.name, in));
-  if (out.data == in.data && out.elements() > 0 && in.elements() > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(output.name, ": must not overlap ", input.name));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckTensors(const Block::Prepared& prepared, Device device, int64_t rows,
                           absl::Span<const ConstTensorView> inputs,
                           absl::Span<const TensorView> outputs) {
@@ -98,9 +89,8 @@ absl::Status CheckTensors(const Block::Prepared& prepared, Device device, int64_
     if (outputs[o].rank == 0) continue;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].rank == 0) continue;
-      absl::Status s =
-          CheckNoOverlap(prepared.outputs[o], outputs[o], prepared.inputs[i], inputs[i]);
-      if (!s.ok()) return s;
+      FUSEBLOCK_RETURN_IF_ERROR(
+          CheckApart(prepared.outputs[o].name, outputs[o], prepared.inputs[i].name, inputs[i]));
     }
   }
   // An optional output exists exactly when the optional input came.

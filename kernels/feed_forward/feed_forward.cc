@@ -159,10 +159,7 @@ absl::Status Check(const FeedForwardArgs& args) {
     FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", args.y, inner.dtype()));
   }
   FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "y", args.y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", args.y, "x", args.x));
-  if (args.x.data == args.y.data && args.x.elements() > 0) {
-    return absl::InvalidArgumentError("y: must not be x itself: the feed-forward is not in place");
-  }
+  FUSEBLOCK_RETURN_IF_ERROR(CheckApart("y", args.y, "x", args.x));
   return CheckWorkspace(args.workspace,
                         FeedForwardWorkspaceBytes(weights, args.x.rows(), args.rounding));
 }

@@ -97,15 +97,6 @@ constexpr Implementation<FfnPathArgs> kImplementations[] = {
     {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<FfnPathArgs>, FfnPathReference},
 };
 
-absl::Status CheckNotIn(const TensorView& y, const char* name, const ConstTensorView& in) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, name, in));
-  if (y.data == in.data && y.elements() > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("y: must not be ", name, " itself: the path is not in place"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Check(const FfnPathArgs& args) {
   const LinearWeight& inner = args.weights->inner();
   FUSEBLOCK_RETURN_IF_ERROR(CheckDType("x", args.x, inner.dtype()));
@@ -115,11 +106,11 @@ absl::Status Check(const FfnPathArgs& args) {
   }
   FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", args.y, inner.dtype()));
   FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "y", args.y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNotIn(args.y, "x", args.x));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckApart("y", args.y, "x", args.x));
   if (!IsAbsent(args.residual)) {
     FUSEBLOCK_RETURN_IF_ERROR(CheckDType("residual", args.residual, inner.dtype()));
     FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "residual", args.residual));
-    FUSEBLOCK_RETURN_IF_ERROR(CheckNotIn(args.y, "residual", args.residual));
+    FUSEBLOCK_RETURN_IF_ERROR(CheckApart("y", args.y, "residual", args.residual));
   }
   if (args.rounding == Rounding::kFused && args.params.form != RmsNormForm::kOnce) {
     return absl::InvalidArgumentError("params.form: expected kOnce with kFused");
