@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/align.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/status.h"
 
@@ -16,12 +17,11 @@ std::atomic<int64_t> allocated{0};
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kSmallPage = 4096;
-constexpr size_t kAlignment = 256;  // what a block asks of its workspace
 
 void* AllocateHost(size_t bytes) {
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
+  const size_t alignment = bytes >= kHugePage ? kHugePage : kTensorAlignment;
   if (bytes > SIZE_MAX - alignment) return nullptr;
-  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  const size_t rounded = RoundUp(bytes, alignment);
   void* p = std::aligned_alloc(alignment, rounded);
   // Weights are read as one long stream: with 4 KiB pages the walk of the page table halves its
   // speed.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/base/status.h"
+#include "kernels/base/workspace.h"
 #include "kernels/block/kinds.h"
 
 namespace fuseblock {
@@ -77,15 +78,6 @@ absl::Status CheckTensor(const BlockTensor& tensor, const ConstTensorView& view,
   return absl::OkStatus();
 }
 
-absl::Status CheckNoOverlap(const BlockTensor& output, const TensorView& out,
-                            const BlockTensor& input, const ConstTensorView& in) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap(output.name, out, input.name, in));
-  if (out.data == in.data && out.elements() > 0 && in.elements() > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(output.name, ": must not overlap ", input.name));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckTensors(const Block::Prepared& prepared, Device device, int64_t rows,
                           absl::Span<const ConstTensorView> inputs,
                           absl::Span<const TensorView> outputs) {
@@ -97,9 +89,8 @@ absl::Status CheckTensors(const Block::Prepared& prepared, Device device, int64_
     if (outputs[o].rank == 0) continue;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].rank == 0) continue;
-      absl::Status s =
-          CheckNoOverlap(prepared.outputs[o], outputs[o], prepared.inputs[i], inputs[i]);
-      if (!s.ok()) return s;
+      FUSEBLOCK_RETURN_IF_ERROR(
+          CheckApart(prepared.outputs[o].name, outputs[o], prepared.inputs[i].name, inputs[i]));
     }
   }
   // An optional output exists exactly when the optional input came.
@@ -164,14 +155,7 @@ absl::Status Block::Run(const ExecutionContext& context, absl::Span<const ConstT
   absl::Status s = CheckTensors(*prepared_, device_, rows, inputs, outputs);
   if (!s.ok()) return s;
   const size_t needed = WorkspaceBytes(rows);
-  if (workspace.size() < needed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", needed, " bytes, got ", workspace.size()));
-  }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(workspace.data()) % kWorkspaceAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kWorkspaceAlignment, "-byte alignment"));
-  }
+  FUSEBLOCK_RETURN_IF_ERROR(CheckWorkspace(workspace, needed));
   if (rows == 0) return absl::OkStatus();
   return EntryOf(spec_.kind)
       .run({context, spec_, *prepared_, rows, inputs, outputs, workspace.first(needed)});

@@ -45,8 +45,6 @@ struct KindEntry {
 
 const KindEntry& EntryOf(BlockKind kind);
 
-inline constexpr size_t kWorkspaceAlignment = 256;
-
 // Converts, checks and moves the weights that the entry needs; cache may be null. INVALID_ARGUMENT
 // naming the role.
 absl::Status PrepareWeights(const KindEntry& entry, const BlockSpec& spec,

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/base/cuda.h"
 #include "kernels/base/half.h"
 #include "kernels/base/status.h"
 #include "kernels/block/kinds.h"
@@ -73,14 +72,8 @@ absl::StatusOr<Buffer> Converted(const char* role, const ConstTensorView& weight
 }
 
 absl::StatusOr<Buffer> OnDevice(Buffer host, Device device) {
-  if (device.type == DeviceType::kCpu || host.size() == 0) return host;
-  absl::StatusOr<Buffer> out = Buffer::Allocate(MemoryKind::kDevice, host.size(), device);
-  if (!out.ok()) return out.status();
-  const FuseblockCudaRuntime* cuda = CudaRuntime();
-  int error = cuda->copy_async(device.index, out->data(), host.data(), host.size(), nullptr);
-  if (error == 0) error = cuda->stream_synchronize(device.index, nullptr);
-  if (error != 0) return CudaStatus("copying a weight to the device", error);
-  return out;
+  if (device.type == DeviceType::kCpu) return host;
+  return Buffer::CopyToDevice(host.data(), host.size(), device);
 }
 
 absl::Status PrepareTensor(const char* role, const std::optional<ConstTensorView>& weight,

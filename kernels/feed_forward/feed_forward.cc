@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/align.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/status.h"
+#include "kernels/base/workspace.h"
 #include "kernels/feed_forward/feed_forward_ref.h"
 #include "kernels/geglu/geglu.h"
 #include "kernels/gelu_erf/gelu_erf.h"
@@ -17,8 +19,6 @@
 
 namespace fuseblock {
 namespace {
-
-constexpr size_t kAlignment = 256;
 
 bool IsGated(const FeedForwardWeights& weights) { return EntryOf(weights.form).gated; }
 
@@ -37,9 +37,9 @@ Layout LayoutOf(const FeedForwardWeights& weights, int64_t rows, Rounding roundi
   layout.inner = rounding == Rounding::kFused ? DType::kF32 : dtype;
   const auto take = [&](DType of) {
     const size_t begin = layout.bytes;
-    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(weights.intermediate()) *
-                         static_cast<size_t>(SizeOf(of));
-    layout.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    layout.bytes +=
+        AlignTensor(static_cast<size_t>(rows) * static_cast<size_t>(weights.intermediate()) *
+                    static_cast<size_t>(SizeOf(of)));
     return begin;
   };
   if (IsGated(weights)) {
@@ -114,10 +114,7 @@ absl::StatusOr<FewTokensArgs> ForFewTokens(const FeedForwardArgs& args) {
 }
 
 std::string WhyNotFew(const FeedForwardArgs& args) {
-  if (args.weights->few == nullptr) return args.weights->no_few;
-  if (args.rounding != Rounding::kFused) return "rounds as fused, not as hf";
-  const absl::StatusOr<FewTokensArgs> few = ForFewTokens(args);
-  return few.ok() ? WhyNotFewTokens(*few) : std::string(few.status().message());
+  return WhyNotFewTokens(*args.weights, args.rounding, ForFewTokens(args));
 }
 
 absl::Status RunFew(const ExecutionContext& context, const FeedForwardArgs& args) {
@@ -162,20 +159,9 @@ absl::Status Check(const FeedForwardArgs& args) {
     FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", args.y, inner.dtype()));
   }
   FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "y", args.y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", args.y, "x", args.x));
-  if (args.x.data == args.y.data && args.x.elements() > 0) {
-    return absl::InvalidArgumentError("y: must not be x itself: the feed-forward is not in place");
-  }
-  const size_t needed = FeedForwardWorkspaceBytes(*args.weights, args.x.rows(), args.rounding);
-  if (args.workspace.size() < needed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", needed, " bytes, got ", args.workspace.size()));
-  }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kAlignment, "-byte alignment"));
-  }
-  return absl::OkStatus();
+  FUSEBLOCK_RETURN_IF_ERROR(CheckApart("y", args.y, "x", args.x));
+  return CheckWorkspace(args.workspace,
+                        FeedForwardWorkspaceBytes(weights, args.x.rows(), args.rounding));
 }
 
 }  // namespace

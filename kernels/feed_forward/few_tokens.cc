@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/align.h"
 #include "kernels/base/cuda.h"
 #include "kernels/base/cuda_rows.h"
 #include "kernels/base/status.h"
@@ -15,14 +16,12 @@ namespace fuseblock {
 namespace {
 
 constexpr char kLauncher[] = "few_tokens";
-constexpr int64_t kAlignment = 256;
-
-int64_t Rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr char kNotFused[] = "rounds as fused, not as hf";
 
 // Bytes of a call's activations in tiles.
 int64_t TileBytes(int64_t rows, int64_t columns) {
   const int width = TileWidth(rows);
-  return Rounded(TokenBlocks(rows, width) * width * columns * 2);
+  return AlignTensor(TokenBlocks(rows, width) * width * columns * 2);
 }
 
 }  // namespace
@@ -30,7 +29,7 @@ int64_t TileBytes(int64_t rows, int64_t columns) {
 std::string FewTokens::WhyNot(Device device, FeedForwardForm form, DType dtype, int64_t hidden,
                               int64_t intermediate, Rounding rounding, bool biases) {
   if (device.type != DeviceType::kCuda) return "runs on CUDA";
-  if (rounding != Rounding::kFused) return "rounds as fused, not as hf";
+  if (rounding != Rounding::kFused) return kNotFused;
   if (biases && EntryOf(form).gated) return "takes no biases beside a gate";
   if (std::string reason = WhyNoFewTokensPlan(dtype, hidden, intermediate); !reason.empty()) {
     return reason;
@@ -94,6 +93,10 @@ std::string FewTokensUnavailable(std::string* detail) {
 }
 
 std::string WhyNotFewTokens(const FewTokensArgs& args) {
+  if (args.path.has_value() && args.path->norm.rank != 0 && args.path->norm.dtype != args.dtype) {
+    return absl::StrCat("takes a norm of x's dtype, not ",
+                        std::string(Name(args.path->norm.dtype)));
+  }
   bool aligned =
       Aligned16(CudaRows(args.x, args.dtype)) && Aligned16(CudaRows(args.y, args.y_dtype));
   if (args.path.has_value() && args.path->residual.rank != 0) {
@@ -102,6 +105,13 @@ std::string WhyNotFewTokens(const FewTokensArgs& args) {
     aligned = aligned && Aligned16(CudaRows(*residual, args.dtype));
   }
   return aligned ? "" : "takes rows on 16-byte boundaries";
+}
+
+std::string WhyNotFewTokens(const FeedForwardWeights& weights, Rounding rounding,
+                            const absl::StatusOr<FewTokensArgs>& args) {
+  if (weights.few == nullptr) return weights.no_few;
+  if (rounding != Rounding::kFused) return kNotFused;
+  return args.ok() ? WhyNotFewTokens(*args) : std::string(args.status().message());
 }
 
 size_t FewTokensWorkspaceBytes(const FewTokens& weights, int64_t rows) {

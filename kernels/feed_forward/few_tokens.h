@@ -82,6 +82,10 @@ absl::StatusOr<FewTokensArgs> AsFewTokensArgs(const FewTokens* weights, const Co
 std::string FewTokensUnavailable(std::string* detail);
 // Why these operands cannot be taken, or empty.
 std::string WhyNotFewTokens(const FewTokensArgs& args);
+// The same in an implementation's list, where the weights may not be packed, the rounding may be
+// another and the operands may not be such.
+std::string WhyNotFewTokens(const FeedForwardWeights& weights, Rounding rounding,
+                            const absl::StatusOr<FewTokensArgs>& args);
 
 size_t FewTokensWorkspaceBytes(const FewTokens& weights, int64_t rows);
 absl::Status RunFewTokens(const ExecutionContext& context, const FewTokensArgs& args);

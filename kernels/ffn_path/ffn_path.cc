@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/add_residual/add_residual.h"
 #include "kernels/add_rms_norm/add_rms_norm.h"
+#include "kernels/base/align.h"
 #include "kernels/base/status.h"
+#include "kernels/base/workspace.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace fuseblock {
@@ -16,8 +18,6 @@ namespace fuseblock {
 absl::Status FfnPathReference(const ExecutionContext& context, const FfnPathArgs& args);
 
 namespace {
-
-constexpr size_t kAlignment = 256;
 
 bool IsAbsent(const ConstTensorView& view) { return view.rank == 0 && view.data == nullptr; }
 
@@ -40,9 +40,8 @@ Layout LayoutOf(const FeedForwardWeights& weights, int64_t rows, Rounding roundi
   size_t end = 0;
   const auto take = [&](DType of) {
     const size_t begin = end;
-    const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(weights.hidden()) *
-                         static_cast<size_t>(SizeOf(of));
-    end += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    end += AlignTensor(static_cast<size_t>(rows) * static_cast<size_t>(weights.hidden()) *
+                       static_cast<size_t>(SizeOf(of)));
     return begin;
   };
   layout.h = take(layout.stream);
@@ -83,13 +82,7 @@ absl::StatusOr<FewTokensArgs> ForFewTokens(const FfnPathArgs& args) {
 }
 
 std::string WhyNotFew(const FfnPathArgs& args) {
-  if (args.weights->few == nullptr) return args.weights->no_few;
-  if (args.rounding != Rounding::kFused) return "rounds as fused, not as hf";
-  if (!IsAbsent(args.norm) && args.norm.dtype != args.x.dtype) {
-    return absl::StrCat("takes a norm of x's dtype, not ", std::string(Name(args.norm.dtype)));
-  }
-  const absl::StatusOr<FewTokensArgs> few = ForFewTokens(args);
-  return few.ok() ? WhyNotFewTokens(*few) : std::string(few.status().message());
+  return WhyNotFewTokens(*args.weights, args.rounding, ForFewTokens(args));
 }
 
 absl::Status RunFew(const ExecutionContext& context, const FfnPathArgs& args) {
@@ -104,15 +97,6 @@ constexpr Implementation<FfnPathArgs> kImplementations[] = {
     {"reference", DeviceType::kCpu, AlwaysAvailable, TakesAll<FfnPathArgs>, FfnPathReference},
 };
 
-absl::Status CheckNotIn(const TensorView& y, const char* name, const ConstTensorView& in) {
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNoPartialOverlap("y", y, name, in));
-  if (y.data == in.data && y.elements() > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("y: must not be ", name, " itself: the path is not in place"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Check(const FfnPathArgs& args) {
   const LinearWeight& inner = args.weights->inner();
   FUSEBLOCK_RETURN_IF_ERROR(CheckDType("x", args.x, inner.dtype()));
@@ -122,26 +106,18 @@ absl::Status Check(const FfnPathArgs& args) {
   }
   FUSEBLOCK_RETURN_IF_ERROR(CheckDType("y", args.y, inner.dtype()));
   FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "y", args.y));
-  FUSEBLOCK_RETURN_IF_ERROR(CheckNotIn(args.y, "x", args.x));
+  FUSEBLOCK_RETURN_IF_ERROR(CheckApart("y", args.y, "x", args.x));
   if (!IsAbsent(args.residual)) {
     FUSEBLOCK_RETURN_IF_ERROR(CheckDType("residual", args.residual, inner.dtype()));
     FUSEBLOCK_RETURN_IF_ERROR(CheckSameShape("x", args.x, "residual", args.residual));
-    FUSEBLOCK_RETURN_IF_ERROR(CheckNotIn(args.y, "residual", args.residual));
+    FUSEBLOCK_RETURN_IF_ERROR(CheckApart("y", args.y, "residual", args.residual));
   }
   if (args.rounding == Rounding::kFused && args.params.form != RmsNormForm::kOnce) {
     return absl::InvalidArgumentError("params.form: expected kOnce with kFused");
   }
   FUSEBLOCK_RETURN_IF_ERROR(CheckRmsNorm(args.x, IfThere(args.norm), args.params, args.y).status());
-  const size_t needed = FfnPathWorkspaceBytes(*args.weights, args.x.rows(), args.rounding);
-  if (args.workspace.size() < needed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", needed, " bytes, got ", args.workspace.size()));
-  }
-  if (needed > 0 && reinterpret_cast<uintptr_t>(args.workspace.data()) % kAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workspace: expected ", kAlignment, "-byte alignment"));
-  }
-  return absl::OkStatus();
+  return CheckWorkspace(args.workspace,
+                        FfnPathWorkspaceBytes(*args.weights, args.x.rows(), args.rounding));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/status.h"
 #include "server/engine/cpu_lane.h"
 #include "server/engine/cuda_lane.h"
 
@@ -20,6 +21,12 @@ LaneBytes Larger(const LaneBytes& a, const LaneBytes& b) {
 size_t BytesOf(const ConstTensorView& view) {
   if (view.data == nullptr) return 0;
   return static_cast<size_t>(view.elements()) * SizeOf(view.dtype);
+}
+
+absl::Status GrowTo(size_t bytes, MemoryKind kind, Buffer& buffer) {
+  if (bytes <= buffer.size()) return absl::OkStatus();
+  FUSEBLOCK_ASSIGN_OR_RETURN(buffer, Buffer::Allocate(kind, bytes));
+  return absl::OkStatus();
 }
 
 }  // namespace fuseblock

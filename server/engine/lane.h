@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/base/align.h"
 #include "kernels/base/buffer.h"
 #include "server/model/served_block.h"
 
@@ -102,11 +103,10 @@ using LaneFactory =
 // The real thing. cpu_threads: of a CPU lane; 0: the machine's cores.
 absl::StatusOr<std::unique_ptr<Lane>> MakeLane(Device device, int cpu_threads);
 
-inline constexpr size_t kTensorAlignment = 256;
-inline size_t AlignTensor(size_t bytes) {
-  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-}
 // Bytes of a dense view; 0 for one without data.
 size_t BytesOf(const ConstTensorView& view);
+// Replaces a buffer that has fewer bytes by one of that many, whose contents are nobody's yet. It
+// stays as it is where there is no memory.
+absl::Status GrowTo(size_t bytes, MemoryKind kind, Buffer& buffer);
 
 }  // namespace fuseblock

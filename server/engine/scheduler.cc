@@ -4,15 +4,17 @@
 #include <functional>
 #include <utility>
 
+#include "kernels/base/ceil_div.h"
+
 namespace fuseblock {
 
 absl::Status Scheduler::Admit(const EntryPtr& entry, const Capacity& capacity, absl::Time now) {
   const Request& request = entry->request;
   const int64_t batch_tokens = entry->queue->batch_tokens_max();
-  const int64_t chunks = std::max<int64_t>((request.tokens + batch_tokens - 1) / batch_tokens, 1);
+  const int64_t chunks = std::max<int64_t>(CeilDiv(request.tokens, batch_tokens), 1);
   const CostModel& cost = *capacity.cost;
-  const absl::Duration own = cost.Certain(std::min(request.tokens, batch_tokens), now) *
-                             ((chunks + capacity.lanes - 1) / capacity.lanes);
+  const absl::Duration own =
+      cost.Certain(std::min(request.tokens, batch_tokens), now) * CeilDiv(chunks, capacity.lanes);
   const absl::Duration ahead = queue_.Ahead(request.tenant, request.priority, chunks);
   Arrival arrival;
   arrival.tokens = request.tokens;

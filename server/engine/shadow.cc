@@ -31,12 +31,6 @@ int64_t BytesOf(const std::array<InputPayload, 2>& inputs) {
   return bytes;
 }
 
-absl::Status GrowTo(size_t bytes, MemoryKind kind, Buffer& buffer) {
-  if (bytes <= buffer.size()) return absl::OkStatus();
-  FUSEBLOCK_ASSIGN_OR_RETURN(buffer, Buffer::Allocate(kind, bytes));
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 Shadow::Shadow(Options options, const BlockRegistry& registry)

@@ -23,8 +23,8 @@ class SimulatedLane final : public Lane {
       *term = std::max(*term, bytes.captured);
     }
     if (absl::Status s = cpu_.Reserve(padded); !s.ok()) return s;
-    if (absl::Status s = Grow(padded.inputs, inputs_); !s.ok()) return s;
-    return Grow(padded.outputs, outputs_);
+    if (absl::Status s = GrowTo(padded.inputs, staging(), inputs_); !s.ok()) return s;
+    return GrowTo(padded.outputs, staging(), outputs_);
   }
   size_t device_bytes() const override {
     return cpu_.device_bytes() + inputs_.size() + outputs_.size();
@@ -58,13 +58,6 @@ class SimulatedLane final : public Lane {
   }
 
  private:
-  static absl::Status Grow(size_t bytes, Buffer& buffer) {
-    if (bytes <= buffer.size()) return absl::OkStatus();
-    absl::StatusOr<Buffer> larger = Buffer::Allocate(MemoryKind::kHost, bytes);
-    if (!larger.ok()) return larger.status();
-    buffer = *std::move(larger);
-    return absl::OkStatus();
-  }
   // False for a view that was left out.
   template <typename View>
   static bool Place(std::byte* at, int64_t rows, View& view) {

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/align.h"
 #include "server/model/checkpoint.h"
 #include "server/model/content_hash.h"
 #include "server/model/family.h"
@@ -238,7 +239,7 @@ int64_t WeightBytes(const std::vector<const BlockPlan*>& plans) {
   for (const BlockPlan* plan : plans) {
     ForEachWeight(plan->weights, [&](const char*, const ConstTensorView& view) {
       if (view.dims().size() > 1 && !counted.insert(view.data).second) return;
-      bytes += (view.elements() * SizeOf(plan->spec.dtype) + 255) / 256 * 256;
+      bytes += AlignTensor(view.elements() * SizeOf(plan->spec.dtype));
     });
   }
   return bytes;

@@ -25,6 +25,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "evidence"))
+import bars  # noqa: E402
 import ffn_peers as peers  # noqa: E402
 import record as records  # noqa: E402
 from cpu_turns import CORES, await_rest, spread_threads  # noqa: E402
@@ -66,47 +67,6 @@ class Part(NamedTuple):
 
 
 PARTS = [Part(*size, dtype, threads) for threads in THREADS for size in SIZES for dtype in DTYPES]
-
-
-class Bar(NamedTuple):
-    measure: str
-    at_least: float
-
-
-def bars(case: dict[str, Any]) -> list[Bar]:
-    tokens, large = case["tokens"], case["hidden"] >= 2048
-    found = [Bar("ratio", 0.97)]
-    if large and tokens in (1, 4):
-        found.append(Bar("share_of_read", 0.93 if tokens == 1 else 0.87))
-    if (case["hidden"], case["dtype"], tokens) == (4096, "bf16", 1):
-        found.append(Bar("ratio", 1.1))
-    if tokens <= 64:
-        found.append(Bar("ratio to torch_eager", 1.1))
-    else:
-        found.append(Bar("share_of_peak", 0.93))
-    return found
-
-
-def judge(result: dict[str, Any]) -> None:
-    mine = result["value"]
-    result["ratio"] = round(min(result["peers"].values()) / mine, 3)
-    reached = {
-        "ratio": result["ratio"],
-        "ratio to torch_eager": round(result["peers"]["torch_eager"] / mine, 3),
-        "share_of_read": round(result["read_us"] / mine, 3),
-        "share_of_peak": round(result["multiply_us"] / mine, 3),
-    }
-    result["bars"] = [
-        {"measure": bar.measure, "at_least": bar.at_least, "reached": reached[bar.measure]}
-        for bar in bars(result["case"])
-    ]
-    missed = [
-        f"{bar['measure']} {bar['reached']} < {bar['at_least']}"
-        for bar in result["bars"]
-        if bar["reached"] < bar["at_least"]
-    ]
-    result["missed"] = missed
-    result["holds"] = not missed
 
 
 def random_layers(part: Part) -> list[peers.Layer]:
@@ -234,7 +194,7 @@ class Bench:
             "relative_error": errors,
         }
         result["floor"] = max(result["read_us"], result["multiply_us"])
-        judge(result)
+        bars.judge_by_all(result, bars.FEED_FORWARD_CPU)
         return result, samples
 
 

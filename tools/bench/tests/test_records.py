@@ -77,6 +77,66 @@ def test_the_ratio_is_to_the_best_peer():
     assert embedding["holds"]
 
 
+# What a path on the CPU is held to by tokens: of a small size, of a large one.
+SMALL = {
+    **{tokens: [("ratio", 0.97), ("ratio to torch_eager", 1.1)] for tokens in (1, 4, 16, 64)},
+    256: [("ratio", 0.97), ("share_of_peak", 0.93)],
+}
+LARGE = SMALL | {
+    1: [("ratio", 0.97), ("share_of_read", 0.93), ("ratio to torch_eager", 1.1)],
+    4: [("ratio", 0.97), ("share_of_read", 0.87), ("ratio to torch_eager", 1.1)],
+}
+LARGEST_BF16 = LARGE | {
+    1: [("ratio", 0.97), ("share_of_read", 0.93), ("ratio", 1.1), ("ratio to torch_eager", 1.1)],
+}
+BY_SIZE = {
+    (576, "fp32"): SMALL,
+    (576, "bf16"): SMALL,
+    (2048, "fp32"): LARGE,
+    (2048, "bf16"): LARGE,
+    (4096, "fp32"): LARGE,
+    (4096, "bf16"): LARGEST_BF16,
+}
+
+
+def path_on_cpu(tokens, hidden=4096, dtype="bf16", threads=1, **more):
+    case = {"hidden": hidden, "intermediate": 1, "dtype": dtype, "threads": threads}
+    result = {"case": case | {"tokens": tokens}, "value": 100.0, "read_us": 95.0}
+    return result | {"multiply_us": 10.0, "peers": {"torch_eager": 130.0, "ggml": 120.0}} | more
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("tokens", [1, 4, 16, 64, 256])
+@pytest.mark.parametrize(("hidden", "dtype"), BY_SIZE)
+def test_a_path_on_the_cpu_is_held_to_every_bar_of_its_case(hidden, dtype, tokens, threads):
+    case = path_on_cpu(tokens, hidden, dtype, threads)
+    bars.judge_by_all(case, bars.FEED_FORWARD_CPU)
+    found = [(bar["measure"], bar["at_least"]) for bar in case["bars"]]
+    assert found == BY_SIZE[hidden, dtype][tokens]
+
+
+@pytest.mark.parametrize(
+    ("case", "reached", "missed"),
+    [
+        (path_on_cpu(1), [1.2, 0.95, 1.2, 1.3], []),
+        (path_on_cpu(1, read_us=92.94), [1.2, 0.929, 1.2, 1.3], ["share_of_read 0.929 < 0.93"]),
+        (path_on_cpu(1, read_us=92.96), [1.2, 0.93, 1.2, 1.3], []),  # as it is written down
+        (path_on_cpu(256, multiply_us=93.0), [1.2, 0.93], []),
+        (
+            path_on_cpu(16, peers={"torch_eager": 109.0, "ggml": 96.0}),
+            [0.96, 1.09],
+            ["ratio 0.96 < 0.97", "ratio to torch_eager 1.09 < 1.1"],
+        ),
+    ],
+)
+def test_a_path_on_the_cpu_names_each_bar_that_it_misses(case, reached, missed):
+    bars.judge_by_all(case, bars.FEED_FORWARD_CPU)
+    assert [bar["reached"] for bar in case["bars"]] == reached
+    assert case["missed"] == missed
+    assert case["holds"] is (missed == [])
+    assert case["ratio"] == reached[0]
+
+
 def test_a_record_without_a_wanted_case_does_not_hold():
     record = {"results": [result()]}
     bars.judge(record["results"][0], bars.GPU)

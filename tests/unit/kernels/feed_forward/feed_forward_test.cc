@@ -431,7 +431,7 @@ TEST(FeedForwardCheck, NamesWhatDoesNotFit) {
   EXPECT_THAT(error(x.view(), mlp.weights, fused, more.view(), workspace.span()),
               AllOf(HasSubstr("y"), HasSubstr("[4, 4]")));
   EXPECT_THAT(error(y.view(), mlp.weights, fused, y.view(), workspace.span()),
-              HasSubstr("in place"));
+              HasSubstr("y: must not overlap x"));
   EXPECT_THAT(error(x.view(), mlp.weights, fused, y.view(),
                     workspace.span().first(workspace.span().size() - 1)),
               AllOf(HasSubstr("workspace: expected "), HasSubstr("bytes, got ")));

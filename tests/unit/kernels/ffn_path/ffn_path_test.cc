@@ -185,7 +185,12 @@ TEST(FfnPath, RefusesWhatDoesNotFit) {
               HasSubstr("residual"));
   EXPECT_THAT(refusal([&](FfnPathArgs& args) { args.norm = wide.view(); }), HasSubstr("weight"));
   EXPECT_THAT(refusal([&](FfnPathArgs& args) { args.residual = args.y; }),
-              HasSubstr("y: must not be residual itself"));
+              HasSubstr("y: must not overlap residual"));
+  EXPECT_THAT(refusal([&](FfnPathArgs& args) {
+                args.residual = args.y;
+                args.residual.data = static_cast<float*>(args.y.data) + 1;
+              }),
+              HasSubstr("y: must not overlap residual"));
   EXPECT_THAT(refusal([&](FfnPathArgs& args) { args.params.eps = 0; }), HasSubstr("eps"));
   EXPECT_THAT(refusal([&](FfnPathArgs& args) { args.params.form = RmsNormForm::kNormalisedFirst; }),
               HasSubstr("expected kOnce with kFused"));
