@@ -50,15 +50,18 @@ HWY_INLINE void MapPair(const F& f, Out* out, const In*... in) {
   }
 }
 
-// out[i] = f(in[i]...) for count elements; out may be one of the inputs. fetch(i), before the two
-// vectors at i, asks for what is read later.
-template <class FetchAt, class Out, class F, class... In>
-HWY_INLINE void MapFetching(const FetchAt& fetch, int64_t count, const F& f, Out* out,
-                            const In*... in) {
+// out[i] = f(in[i]...) for count elements; out may be one of the inputs. kAhead: 0 where f is too
+// short to be in the way of the next loads, or its caller sees to them.
+template <int64_t kAhead = kFetchAhead, class Out, class F, class... In>
+HWY_INLINE void Map(int64_t count, const F& f, Out* out, const In*... in) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  const int64_t last = count - 2 * lanes - kAhead;
   int64_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    fetch(i);
+    if (kAhead > 0 && i <= last) {
+      Fetch(out + i + kAhead);
+      (Fetch(in + i + kAhead), ...);
+    }
     MapPair(f, out + i, in + i...);
   }
   if (i + lanes <= count) {
@@ -66,20 +69,6 @@ HWY_INLINE void MapFetching(const FetchAt& fetch, int64_t count, const F& f, Out
     i += lanes;
   }
   if (i < count) StoreTail(f(LoadTail(in + i, count - i)...), out + i, count - i);
-}
-
-// The same for operands that come from memory. kAhead: 0 where f is too short to be in the way of
-// the next loads.
-template <int64_t kAhead = kFetchAhead, class Out, class F, class... In>
-HWY_INLINE void Map(int64_t count, const F& f, Out* out, const In*... in) {
-  const int64_t last = count - 2 * static_cast<int64_t>(hn::Lanes(DF())) - kAhead;
-  const auto fetch = [&](int64_t i) {
-    if (kAhead > 0 && i <= last) {
-      Fetch(out + i + kAhead);
-      (Fetch(in + i + kAhead), ...);
-    }
-  };
-  MapFetching(fetch, count, f, out, in...);
 }
 
 }  // namespace HWY_NAMESPACE

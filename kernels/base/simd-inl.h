@@ -179,47 +179,64 @@ HWY_INLINE void StoreTail(VF value, T* to, int64_t count) {
   memcpy(to, buffer, static_cast<size_t>(count) * sizeof(T));
 }
 
-// The sums of what step(sums, i) adds for each full vector of `columns` elements, at i, and
-// tail(sums, i, count) for the rest. Four sets of sums take up to kTerms vectors each before they
-// are added to the total, so that no lane's chain of additions is long; the order is a function of
-// `columns` alone.
 template <int kCount>
 struct Sums {
   VF of[kCount];
+
+  static HWY_INLINE Sums Zero() {
+    Sums sums;
+    for (VF& sum : sums.of) sum = hn::Zero(DF());
+    return sums;
+  }
 };
 
+// Adds to the total what step(sums, i) adds for each full vector of [begin, end), at i, and
+// tail(sums, i, count) for the rest: in four sets of sums, so that the additions of one need not
+// wait for another's. beside(i), after the steps of the four vectors at i, is for other work on the
+// same columns; returns where the last such four ended.
+template <int kCount, class Step, class TailStep, class Beside>
+HWY_INLINE int64_t AddSegment(int64_t begin, int64_t end, const Step& step, const TailStep& tail,
+                              const Beside& beside, Sums<kCount>& total) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  auto sums0 = Sums<kCount>::Zero(), sums1 = sums0, sums2 = sums0, sums3 = sums0;
+  int64_t i = begin;
+  for (; i + 4 * lanes <= end; i += 4 * lanes) {
+    step(sums0, i);
+    step(sums1, i + lanes);
+    step(sums2, i + 2 * lanes);
+    step(sums3, i + 3 * lanes);
+    beside(i);
+  }
+  const int64_t done = i;
+  for (; i + lanes <= end; i += lanes) step(sums0, i);
+  if (i < end) tail(sums1, i, end - i);
+  for (int k = 0; k < kCount; ++k) {
+    total.of[k] = hn::Add(
+        total.of[k], hn::Add(hn::Add(sums0.of[k], sums1.of[k]), hn::Add(sums2.of[k], sums3.of[k])));
+  }
+  return done;
+}
+
+template <int kCount>
+HWY_INLINE void SumLanes(const Sums<kCount>& sums, float (&result)[kCount]) {
+  for (int k = 0; k < kCount; ++k) result[k] = hn::GetLane(hn::SumOfLanes(DF(), sums.of[k]));
+}
+
+// The columns of a segment, at most: 32 vectors for each of AddSegment's sets, so that no lane's
+// chain of additions is long.
+HWY_INLINE int64_t SegmentMax() { return 4 * 32 * static_cast<int64_t>(hn::Lanes(DF())); }
+
+// The sums of what step and tail add for `columns` elements; the order is a function of `columns`
+// alone.
 template <int kCount, class Step, class TailStep>
 HWY_INLINE void Accumulate(int64_t columns, const Step& step, const TailStep& tail,
                            float (&result)[kCount]) {
-  constexpr int64_t kTerms = 32;
-  const DF d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  Sums<kCount> total;
-  for (VF& sum : total.of) sum = hn::Zero(d);
-  int64_t i = 0;
-  while (i < columns) {
-    const int64_t end = HWY_MIN(columns, i + 4 * kTerms * lanes);
-    Sums<kCount> sums0, sums1, sums2, sums3;
-    for (int k = 0; k < kCount; ++k) {
-      sums0.of[k] = sums1.of[k] = sums2.of[k] = sums3.of[k] = hn::Zero(d);
-    }
-    for (; i + 4 * lanes <= end; i += 4 * lanes) {
-      step(sums0, i);
-      step(sums1, i + lanes);
-      step(sums2, i + 2 * lanes);
-      step(sums3, i + 3 * lanes);
-    }
-    for (; i + lanes <= end; i += lanes) step(sums0, i);
-    if (i < end) {
-      tail(sums1, i, end - i);
-      i = end;
-    }
-    for (int k = 0; k < kCount; ++k) {
-      total.of[k] = hn::Add(total.of[k], hn::Add(hn::Add(sums0.of[k], sums1.of[k]),
-                                                 hn::Add(sums2.of[k], sums3.of[k])));
-    }
+  auto total = Sums<kCount>::Zero();
+  for (int64_t i = 0; i < columns; i += SegmentMax()) {
+    AddSegment(
+        i, HWY_MIN(columns, i + SegmentMax()), step, tail, [](int64_t) {}, total);
   }
-  for (int k = 0; k < kCount; ++k) result[k] = hn::GetLane(hn::SumOfLanes(d, total.of[k]));
+  SumLanes(total, result);
 }
 
 template <class In>
