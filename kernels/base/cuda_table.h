@@ -50,9 +50,10 @@ typedef struct FuseblockCudaRuntime {
   // Any direction, by address. Asynchronous when the host side is pinned.
   int (*copy_async)(int device, void* destination, const void* source, size_t bytes, void* stream);
   // The same by a kernel, which reads or writes pinned memory itself: some KiB are there before a copy
-  // engine has begun. Pointers and bytes are multiples of 16.
+  // engine has begun. Pointers and bytes are multiples of 16. stamps: pinned, two numbers, when it
+  // began and when what it wrote could be seen everywhere, in ns of the device's clock.
   int (*copy_by_kernel)(int device, void* destination, const void* source, size_t bytes,
-                        void* stream);
+                        uint64_t* stamps, void* stream);
   int (*memset_async)(int device, void* destination, int value, size_t bytes, void* stream);
   // Calls fn(arg) on a driver thread once the stream has come there; fn must not call CUDA.
   int (*launch_host_function)(int device, void* stream, void (*fn)(void*), void* arg);

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 namespace fuseblock {
 
-// On the current device; the pointers and `bytes` are multiples of 16. Returns a cudaError_t.
-int LaunchCopy(void* destination, const void* source, size_t bytes, void* stream);
+// On the current device; as cuda_table.h says. Returns a cudaError_t.
+int LaunchCopy(void* destination, const void* source, size_t bytes, uint64_t* stamps, void* stream);
 
 }  // namespace fuseblock

@@ -187,9 +187,10 @@ int CopyAsync(int device, void* destination, const void* source, size_t bytes, v
     return cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, AsStream(stream));
   });
 }
-int CopyByKernel(int device, void* destination, const void* source, size_t bytes, void* stream) {
+int CopyByKernel(int device, void* destination, const void* source, size_t bytes, uint64_t* stamps,
+                 void* stream) {
   return On(device, [&] {
-    return static_cast<cudaError_t>(LaunchCopy(destination, source, bytes, stream));
+    return static_cast<cudaError_t>(LaunchCopy(destination, source, bytes, stamps, stream));
   });
 }
 int MemsetAsync(int device, void* destination, int value, size_t bytes, void* stream) {

@@ -4,10 +4,11 @@
 //
 // A graph holds the addresses of the lane's small memory. Of the smallest batches it is all that
 // the lane enqueues: the copies in and out, too, from and to pinned memory where they are put and
-// taken from, and the lane's events (each call less is some microseconds of a request that takes
-// some hundreds). Such a graph names what is its lane's: it is never launched without it. Of the
-// others it is the kernels alone, with the copies around it from the staging and to a slab of
-// answers, which lie in another place each time.
+// taken from (each call less is some microseconds of a request that takes some hundreds). They are
+// kernels: between a copy engine and a kernel the device waits, and an event takes its time on both
+// sides. Such a graph names what is its lane's: it is never launched without it. Of the others it
+// is the kernels alone, with the copies around it from the staging and to a slab of answers, which
+// lie in another place each time.
 #pragma once
 
 #include <array>

@@ -1,6 +1,7 @@
 #include "server/engine/cuda_lane.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -10,6 +11,14 @@ namespace {
 // Of a graph's inputs, and of its outputs, that the host puts and takes itself: what one core
 // copies in about the time of one call to the driver.
 constexpr size_t kCarriedBytes = size_t{64} << 10;
+
+// What a carried batch's copies tell of their begin and end, behind its outputs.
+struct Stamps {
+  uint64_t in[2], out[2];  // ns
+};
+Stamps& StampsIn(const Buffer& host) {
+  return *reinterpret_cast<Stamps*>(host.data() + 2 * kCarriedBytes);
+}
 
 // A run of memory that tensors are laid into, each from a 256-byte boundary on.
 class Room {
@@ -58,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Lane>> CudaLane::Create(Device device) {
     status = CudaStatus("making an event", lane->cuda_->event_create(device.index, &event));
   }
   if (!status.ok()) return status;
-  auto on_host = Buffer::Allocate(MemoryKind::kPinned, 2 * kCarriedBytes);
+  auto on_host = Buffer::Allocate(MemoryKind::kPinned, 2 * kCarriedBytes + sizeof(Stamps));
   if (!on_host.ok()) return on_host.status();
   lane->on_host_ = std::make_shared<const Buffer>(*std::move(on_host));
   return std::unique_ptr<Lane>(std::move(lane));
@@ -199,7 +208,7 @@ absl::StatusOr<void*> CudaLane::CaptureLaunches(const LaneBatch& batch, const Pl
   status = carried ? EnqueueCarried(*carried, placed, memory) : Launch(batch, placed);
   void* graph = nullptr;
   const int error = cuda_->capture_end(device_.index, stream_, &graph, launches);
-  if (carried) *launches -= std::min<size_t>(*launches, kEvents + 2);  // and the two copies
+  if (carried) *launches -= std::min<size_t>(*launches, 2);  // the copies
   if (status.ok()) status = CudaStatus("capturing a batch's launches", error);
   if (status.ok()) return graph;
   if (graph != nullptr) cuda_->graph_destroy(device_.index, graph);
@@ -276,7 +285,7 @@ absl::Status CudaLane::Enqueue(const LaneBatch& batch, const Placed& placed, voi
   return Record(kCopiedOut);
 }
 
-// Both sides lay the tensors out alike, so that all inputs are one copy, and all outputs.
+// Both sides lay the tensors out alike, so that all inputs are one copy, and all outputs another.
 absl::Status CudaLane::EnqueueCarried(const LaneBatch& carried, const Placed& placed,
                                       const GraphMemory& memory) {
   size_t inputs = 0, outputs = 0;
@@ -284,17 +293,14 @@ absl::Status CudaLane::EnqueueCarried(const LaneBatch& carried, const Placed& pl
   for (const TensorView& output : carried.outputs) outputs += AlignTensor(BytesOf(output));
   std::byte* const here = memory.buffer().data();
   std::byte* const host = memory.on_host()->data();
-  const auto copy = [&](std::byte* to, const std::byte* from, size_t bytes) {
+  Stamps& stamps = StampsIn(*memory.on_host());
+  const auto copy = [&](std::byte* to, const std::byte* from, size_t bytes, uint64_t* stamps_of) {
     return CudaStatus("copying a small batch",
-                      cuda_->copy_by_kernel(device_.index, to, from, bytes, stream_));
+                      cuda_->copy_by_kernel(device_.index, to, from, bytes, stamps_of, stream_));
   };
-  if (absl::Status s = Record(kBegin); !s.ok()) return s;
-  if (absl::Status s = copy(here, host, inputs); !s.ok()) return s;
-  if (absl::Status s = Record(kCopiedIn); !s.ok()) return s;
+  if (absl::Status s = copy(here, host, inputs, stamps.in); !s.ok()) return s;
   if (absl::Status s = Launch(carried, placed); !s.ok()) return s;
-  if (absl::Status s = Record(kComputed); !s.ok()) return s;
-  if (absl::Status s = copy(host + kCarriedBytes, here + inputs, outputs); !s.ok()) return s;
-  return Record(kCopiedOut);
+  return copy(host + kCarriedBytes, here + inputs, outputs, stamps.out);
 }
 
 absl::Status CudaLane::EnqueueGraph(const LaneBatch& batch, const LaneBatch* carried, void* graph) {
@@ -336,10 +342,17 @@ absl::Status CudaLane::Run(const LaneBatch& batch, LaneTimes* times) {
   if (absl::IsUnavailable(ran)) return ran;
   if (!enqueued.ok()) return enqueued;
   if (!ran.ok()) return ran;
-  if (carried) TakeOut(*carried, batch);
-  times->h2d = Between(kBegin, kCopiedIn);
-  times->compute = Between(kCopiedIn, kComputed);
-  times->d2h = Between(kComputed, kCopiedOut);
+  if (carried) {
+    TakeOut(*carried, batch);
+    const Stamps& stamps = StampsIn(*batch.graphs->memory()->on_host());
+    times->h2d = absl::Nanoseconds(stamps.in[1] - stamps.in[0]);
+    times->compute = absl::Nanoseconds(stamps.out[0] - stamps.in[1]);
+    times->d2h = absl::Nanoseconds(stamps.out[1] - stamps.out[0]);
+  } else {
+    times->h2d = Between(kBegin, kCopiedIn);
+    times->compute = Between(kCopiedIn, kComputed);
+    times->d2h = Between(kComputed, kCopiedOut);
+  }
   return absl::OkStatus();
 }
 

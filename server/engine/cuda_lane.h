@@ -1,6 +1,6 @@
 // A GPU's lane: a stream, events between the phases, and device memory for inputs, outputs and
 // workspace. Copies run from and to pinned memory, all on the lane's stream, so that what one lane
-// copies overlaps with what another computes.
+// copies overlaps with what another computes. Kernels copy the smallest batches, and tell when.
 //
 // Batches up to the largest token bucket have memory of their own, whose addresses the captured
 // graphs hold (cuda_graphs.h); larger ones are launched directly in memory that grows with the
@@ -74,7 +74,7 @@ class CudaLane final : public Lane {
   absl::Status CopyOut(const LaneBatch& batch, const Placed& placed);
   absl::Status Launch(const LaneBatch& batch, const Placed& placed);
   absl::Status LaunchGraph(void* graph);
-  // The launches that the batch takes, as a graph, with its copies and events if it is carried.
+  // The launches that the batch takes, as a graph, with its copies if it is carried.
   absl::StatusOr<void*> CaptureLaunches(const LaneBatch& batch, const Placed& placed,
                                         const GraphMemory& memory, size_t* launches);
   int64_t FreeBytes() const;
@@ -91,7 +91,7 @@ class CudaLane final : public Lane {
   std::array<void*, kEvents> events_{};
   Buffer inputs_, outputs_, workspace_;
   const std::shared_ptr<GraphTotals> totals_ = std::make_shared<GraphTotals>();
-  std::shared_ptr<const Buffer> on_host_;  // pinned: inputs of a small batch, then outputs
+  std::shared_ptr<const Buffer> on_host_;  // pinned: inputs of a small batch, outputs, stamps
   std::shared_ptr<GraphMemory> captured_;  // with room for every block; null before Reserve
 };
 

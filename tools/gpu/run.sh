@@ -125,6 +125,7 @@ run_sanitize() {
   sanitizer memcheck gpu_linear_test '*Tiles*:*NoInnerAxis*:*AnyAddressAndStride*'
   sanitizer memcheck gpu_block_test '*NoRowsAreNoWork*:*IsWithinItsBound*'
   sanitizer memcheck gpu_few_tokens_test '*SmallFeedForwards*'
+  sanitizer memcheck gpu_engine_test '*EveryKindOfBlock*:*CopiedAroundTheirGraphs*'
   finish || return 1
   for shard in {0..7}; do  # it is slow, and one GPU has room for several
     GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=$shard sanitizer racecheck gpu_kernels_test "$wide-GpuChain*" "-$shard"
