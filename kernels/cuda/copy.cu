@@ -1,3 +1,4 @@
+// The kernel that copies small batches, between pinned memory and the device.
 #include "kernels/base/cuda_launch.cuh"
 #include "kernels/cuda/copy.h"
 
