@@ -18,7 +18,6 @@ namespace HWY_NAMESPACE {
 // last one, with zeros beyond the row.
 template <class At, class Tail>
 HWY_INLINE float InverseRootOf(int64_t columns, float eps, const At& at, const Tail& tail) {
-  const DF d;
   float sum[1];
   Accumulate(
       columns,
@@ -31,8 +30,7 @@ HWY_INLINE float InverseRootOf(int64_t columns, float eps, const At& at, const T
         sums.of[0] = hn::MulAdd(v, v, sums.of[0]);
       },
       sum);
-  const VF mean = hn::Div(hn::Set(d, sum[0]), hn::Set(d, static_cast<float>(columns)));
-  return hn::GetLane(hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Add(mean, hn::Set(d, eps)))));
+  return RoundedInverseRoot(sum[0] / static_cast<float>(columns) + eps);
 }
 
 template <class In>

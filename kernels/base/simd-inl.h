@@ -226,6 +226,13 @@ HWY_INLINE void SumLanes(const Sums<kCount>& sums, float (&result)[kCount]) {
 // chain of additions is long.
 HWY_INLINE int64_t SegmentMax() { return 4 * 32 * static_cast<int64_t>(hn::Lanes(DF())); }
 
+// 1 / sqrt(x), both rounded. In one lane: a whole vector keeps the divider busy for four times as
+// long, which a short row feels.
+HWY_INLINE float RoundedInverseRoot(float x) {
+  const hn::CappedTag<float, 1> d;
+  return hn::GetLane(hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Set(d, x))));
+}
+
 // The sums of what step and tail add for `columns` elements; the order is a function of `columns`
 // alone.
 template <int kCount, class Step, class TailStep>

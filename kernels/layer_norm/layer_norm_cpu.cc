@@ -91,7 +91,6 @@ struct RowStats {
 
 template <class In>
 HWY_INLINE RowStats StatsOf(RowSums sums, const In* x, int64_t columns, float eps) {
-  const DF d;
   Moments moments = MomentsOf(sums, columns);
   // Within a quarter of a deviation the sums lose no more than about the mean. A NaN stays one.
   if (!(16 * moments.correction * moments.correction <= moments.variance)) {
@@ -102,8 +101,7 @@ HWY_INLINE RowStats StatsOf(RowSums sums, const In* x, int64_t columns, float ep
     });
     moments = MomentsOf(sums, columns);
   }
-  const VF root = hn::Sqrt(hn::Set(d, moments.variance + eps));
-  return {sums.about + moments.correction, hn::GetLane(hn::Div(hn::Set(d, 1.0f), root))};
+  return {sums.about + moments.correction, RoundedInverseRoot(moments.variance + eps)};
 }
 
 template <class Out, class In>
