@@ -328,10 +328,8 @@ absl::Status Start(const Config& config, Parts& parts, StopSignals& signals,
   if (!engine.ok()) return engine.status();
   parts.engine = *std::move(engine);
   // On the CPU alone every core computes.
-  const bool gpu =
-      std::any_of(parts.devices.begin(), parts.devices.end(),
-                  [](const Device& device) { return device.type != DeviceType::kCpu; });
-  if (gpu) SpinBeforeSleeping(SpinMaxFor(UsableCores()));
+  const int gpus = GpuCount(parts.devices);
+  if (gpus > 0) SpinBeforeSleeping(SpinMaxFor(UsableCores(), gpus + 1));
   Shadow::Options shadow_options;
   shadow_options.devices = parts.devices;
   parts.shadow = std::make_unique<Shadow>(shadow_options, parts.registry);

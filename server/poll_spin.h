@@ -14,4 +14,8 @@ namespace fuseblock {
 // call: never. Thread-safe.
 void SpinBeforeSleeping(absl::Duration spin_max);
 
+// What is left of an epoll_wait's timeout, which may be endless (negative), in whole milliseconds,
+// rounded up.
+int TimeoutLeft(int timeout_ms, absl::Duration spent);
+
 }  // namespace fuseblock

@@ -33,7 +33,7 @@ typedef struct FuseblockCudaRuntime {
   // Device memory, 256-byte aligned. malloc(0) gives NULL.
   int (*malloc)(int device, size_t bytes, void** out);
   int (*free)(int device, void* p);
-  // Pinned host memory that every device can copy from and to.
+  // Pinned host memory, zeros, that every device can copy from and to, and kernels read and write.
   int (*host_malloc)(size_t bytes, void** out);
   int (*host_free)(void* p);
   int (*stream_create)(int device, void** stream);
@@ -43,15 +43,14 @@ typedef struct FuseblockCudaRuntime {
   int (*stream_query)(int device, void* stream);
   int (*event_create)(int device, void** event);
   int (*event_destroy)(int device, void* event);
-  // On a stream that is captured: each launch of the graph records it.
   int (*event_record)(int device, void* event, void* stream);
   int (*event_synchronize)(int device, void* event);
   int (*event_elapsed_ms)(void* begin, void* end, float* ms);
   // Any direction, by address. Asynchronous when the host side is pinned.
   int (*copy_async)(int device, void* destination, const void* source, size_t bytes, void* stream);
-  // The same by a kernel, which reads or writes pinned memory itself: some KiB are there before a copy
-  // engine has begun. Pointers and bytes are multiples of 16. stamps: pinned, two numbers, when it
-  // began and when what it wrote could be seen everywhere, in ns of the device's clock.
+  // The same by a kernel, which reads or writes pinned memory itself: some KiB are there before a
+  // copy engine has begun. Pointers and bytes are multiples of 16. stamps: pinned, two numbers,
+  // when it began and when what it wrote could be seen everywhere, in ns of the device's clock.
   int (*copy_by_kernel)(int device, void* destination, const void* source, size_t bytes,
                         uint64_t* stamps, void* stream);
   int (*memset_async)(int device, void* destination, int value, size_t bytes, void* stream);
@@ -60,7 +59,7 @@ typedef struct FuseblockCudaRuntime {
   // What the stream is given between begin and end is not run but recorded, as a graph. The calling
   // thread must end what it began, also after an error in between, and allocates nothing meanwhile.
   // *graph is ready to be launched, its memory on the device; null with an error. *nodes: how many
-  // launches, copies and records of events it makes one.
+  // launches and copies it makes one.
   int (*capture_begin)(int device, void* stream);
   int (*capture_end)(int device, void* stream, void** graph, size_t* nodes);
   // On any stream of the device; one launch at a time.

@@ -71,6 +71,11 @@ absl::StatusOr<Buffer> Converted(const char* role, const ConstTensorView& weight
   return out;
 }
 
+// The role's name before an error of what is made of its weight.
+absl::Status Named(const char* role, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(role, ": ", status.message()));
+}
+
 absl::StatusOr<Buffer> OnDevice(Buffer host, Device device) {
   if (device.type == DeviceType::kCpu) return host;
   return Buffer::CopyToDevice(host.data(), host.size(), device);
@@ -83,16 +88,11 @@ absl::Status PrepareTensor(const char* role, const std::optional<ConstTensorView
   absl::StatusOr<Buffer> host = Converted(role, *weight, dtype, parallel_for);
   if (!host.ok()) return host.status();
   absl::StatusOr<Buffer> placed = OnDevice(*std::move(host), device);
-  if (!placed.ok()) return placed.status();
+  if (!placed.ok()) return Named(role, placed.status());
   out.buffer = *std::move(placed);
   out.view = ConstTensorView(out.buffer.data(), dtype,
                              absl::MakeConstSpan(shape.begin(), shape.size()), device);
   return absl::OkStatus();
-}
-
-// The role's name before an error of its product.
-absl::Status Named(const char* role, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(role, ": ", status.message()));
 }
 
 absl::Status PrepareLinear(const char* role, const std::optional<ConstTensorView>& weight,

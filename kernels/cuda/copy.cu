@@ -13,10 +13,10 @@ __device__ uint64_t Nanoseconds() {
   return now;
 }
 
-// Every block stamps its end over the others', so that the last one's stands.
+// Every block stamps its end over the others', so that about the last one's stands. The source may
+// be what a predecessor still writes when this kernel starts: it is not __restrict__.
 __global__ void __launch_bounds__(kThreads)
-    CopyKernel(uint4* __restrict__ destination, const uint4* __restrict__ source, int64_t count,
-               volatile uint64_t* stamps) {
+    CopyKernel(uint4* destination, const uint4* source, int64_t count, volatile uint64_t* stamps) {
   AwaitPredecessors();
   if (blockIdx.x == 0 && threadIdx.x == 0) stamps[0] = Nanoseconds();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(kThreads)
 
 int LaunchCopy(void* destination, const void* source, size_t bytes, uint64_t* stamps,
                void* stream) {
+  if (bytes % sizeof(uint4) != 0) return cudaErrorInvalidValue;
   const auto count = static_cast<int64_t>(bytes / sizeof(uint4));
   return LaunchOverlapped(CopyKernel, CeilDiv(count, kThreads), kThreads,
                           static_cast<cudaStream_t>(stream), static_cast<uint4*>(destination),

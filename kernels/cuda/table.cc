@@ -165,14 +165,7 @@ int EventDestroy(int device, void* event) {
   return On(device, [&] { return cudaEventDestroy(AsEvent(event)); });
 }
 int EventRecord(int device, void* event, void* stream) {
-  return On(device, [&] {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    const cudaError_t error = cudaStreamIsCapturing(AsStream(stream), &capture);
-    if (error != cudaSuccess) return error;
-    const unsigned flags =
-        capture == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
-    return cudaEventRecordWithFlags(AsEvent(event), AsStream(stream), flags);
-  });
+  return On(device, [&] { return cudaEventRecord(AsEvent(event), AsStream(stream)); });
 }
 int EventSynchronize(int device, void* event) {
   return On(device, [&] { return cudaEventSynchronize(AsEvent(event)); });

@@ -28,7 +28,9 @@ constexpr int64_t kSegment = 1024;
 // not even hold one are read from memory twice, however many they are.
 HWY_INLINE int64_t RowsTogether(int64_t row_bytes) {
   constexpr int64_t kKeptBytes = 256 << 10;
-  return row_bytes > kKeptBytes ? kTogetherMax : HWY_MIN(kTogetherMax, kKeptBytes / row_bytes);
+  return row_bytes > kKeptBytes
+             ? kTogetherMax
+             : HWY_MIN(kTogetherMax, kKeptBytes / HWY_MAX(row_bytes, int64_t{1}));
 }
 
 // body(begin, end) for each segment of a row.

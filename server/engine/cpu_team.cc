@@ -1,9 +1,12 @@
 #include "server/engine/cpu_team.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <fstream>
+
+#include "server/engine/handover.h"
 
 namespace fuseblock {
 namespace {
@@ -14,14 +17,6 @@ constexpr int kSpins = 1000;
 constexpr uint64_t kIndexMask = 0xFFFFFFFFu;
 constexpr uint64_t kClosed = kIndexMask;
 constexpr int64_t kTasksMax = int64_t{1} << 31;
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Returns when `word` no longer holds `old`.
 void AwaitChange(const std::atomic<int>& word, int old) {
@@ -36,6 +31,9 @@ void AwaitChange(const std::atomic<int>& word, int old) {
 
 int UsableCores(const char* cpu_max_file) {
   int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  // Of a process that may not run everywhere.
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = std::min(cores, CPU_COUNT(&set));
   // "200000 100000": microseconds of running in so many of time; "max 100000": no quota. More
   // threads than that would all be stopped together for the rest of each period.
   std::ifstream file(cpu_max_file);

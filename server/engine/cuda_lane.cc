@@ -16,6 +16,10 @@ constexpr size_t kCarriedBytes = size_t{64} << 10;
 struct Stamps {
   uint64_t in[2], out[2];  // ns
 };
+// The device's clock steps by up to a microsecond.
+absl::Duration Span(uint64_t begin, uint64_t end) {
+  return absl::Nanoseconds(end > begin ? static_cast<int64_t>(end - begin) : 0);
+}
 Stamps& StampsIn(const Buffer& host) {
   return *reinterpret_cast<Stamps*>(host.data() + 2 * kCarriedBytes);
 }
@@ -345,9 +349,9 @@ absl::Status CudaLane::Run(const LaneBatch& batch, LaneTimes* times) {
   if (carried) {
     TakeOut(*carried, batch);
     const Stamps& stamps = StampsIn(*batch.graphs->memory()->on_host());
-    times->h2d = absl::Nanoseconds(stamps.in[1] - stamps.in[0]);
-    times->compute = absl::Nanoseconds(stamps.out[0] - stamps.in[1]);
-    times->d2h = absl::Nanoseconds(stamps.out[1] - stamps.out[0]);
+    times->h2d = Span(stamps.in[0], stamps.in[1]);
+    times->compute = Span(stamps.in[1], stamps.out[0]);
+    times->d2h = Span(stamps.out[0], stamps.out[1]);
   } else {
     times->h2d = Between(kBegin, kCopiedIn);
     times->compute = Between(kCopiedIn, kComputed);

@@ -60,6 +60,12 @@ absl::StatusOr<std::vector<Device>> ResolveDevices(std::string_view text, Fallba
   return devices;
 }
 
+int GpuCount(const std::vector<Device>& devices) {
+  return static_cast<int>(std::count_if(devices.begin(), devices.end(), [](const Device& device) {
+    return device.type != DeviceType::kCpu;
+  }));
+}
+
 Serving WhoServes(const std::vector<Device>& devices, const std::vector<bool>& has,
                   const std::vector<bool>& healthy, FallbackPolicy fallback) {
   const auto any_healthy = [&](DeviceType type) {

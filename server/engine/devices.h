@@ -16,6 +16,8 @@ namespace fuseblock {
 // why, for a CUDA device that is not there.
 absl::StatusOr<std::vector<Device>> ResolveDevices(std::string_view text, FallbackPolicy fallback);
 
+int GpuCount(const std::vector<Device>& devices);
+
 // The devices that answer a block: all healthy ones of the preferred one's type; when there is none
 // of these left, the CPU, if the policy allows it. They never answer side by side, because their
 // bits differ.

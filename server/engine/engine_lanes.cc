@@ -96,7 +96,8 @@ void Engine::Impl::StopWorkers(DeviceType type, bool same_type) {
 
 absl::Status Engine::Impl::MakeLanes() {
   const LaneFactory make = options.make_lane ? options.make_lane : LaneFactory(MakeLane);
-  const absl::Duration spin_max = options.spin_max.value_or(SpinMaxFor(UsableCores()));
+  const absl::Duration spin_max =
+      options.spin_max.value_or(SpinMaxFor(UsableCores(), GpuCount(device_list) + 1));
   for (size_t i = 0; i < device_list.size(); ++i) {
     // On the CPU callers run short batches themselves, which costs less still.
     const bool spins = device_list[i].type != DeviceType::kCpu;
@@ -222,9 +223,9 @@ Engine::Impl::Work Engine::Impl::NextLocked(size_t device, LaneWorker& worker, E
              TakeLocked(device, worker, &work.batch, expired)) {
     work.kind = Work::kBatch;
     work.patience = Patience(state.device, worker.busy_until - clock.Now());
-    // A caller may have woken this worker twice while another one sleeps on.
-    WakeIdleWorkersLocked();
   }
+  // A caller may have called this worker while another one sleeps on.
+  if (work.kind != Work::kLeave) WakeIdleWorkersLocked();
   return work;
 }
 
@@ -300,17 +301,21 @@ Engine::Impl::DeviceState::~DeviceState() = default;
 
 void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
   const absl::Time began = MonotonicClock().Now();
-  const uint32_t seen = signal, calls_before = calls;
-  bool came = false;
+  const uint32_t calls_before = calls;
   if (spinning == 0 && spin.Worthwhile()) {
     ++spinning;
-    lock.unlock();
-    SpinWhile(signal, seen, spin.spin_max());
-    lock.lock();
+    const absl::Time end = began + spin.spin_max();
+    // A signal may be late, of a call that was seen before.
+    while (calls == calls_before && MonotonicClock().Now() < end) {
+      const uint32_t seen = signal;
+      lock.unlock();
+      SpinWhile(signal, seen, end - MonotonicClock().Now());
+      lock.lock();
+    }
     --spinning;
-    came = calls != calls_before;  // also what came between the last look and the lock
+    if (calls == calls_before) spin.Missed();
   }
-  if (!came) {
+  if (calls == calls_before) {
     ++asleep;
     work.wait(lock);
     --asleep;

@@ -1,6 +1,7 @@
-// How an idle lane's thread waits for its next batch. Waking a sleeping thread costs tens of
-// microseconds, a good part of what a small batch takes; so while batches come in quick succession
-// one idle thread of a device looks out for the next, for a bounded time, before it sleeps.
+// How an idle thread waits for what comes next: a GPU lane's for a batch, gRPC's for bytes
+// (poll_spin.h). Waking a sleeping thread costs tens of microseconds, a good part of what a small
+// batch takes; so while batches come in quick succession one idle thread of a device looks out for
+// the next, for a bounded time, before it sleeps.
 #pragma once
 
 #include <algorithm>
@@ -13,30 +14,42 @@
 namespace fuseblock {
 
 // Whether to look out for the next batch at all: when the last ones came within the time that a
-// thread may spend on it. A server without traffic, or whose traffic comes in larger steps, spends
-// nothing. Not thread-safe.
+// thread may spend on it. A server without traffic spends nothing; one whose traffic comes in
+// larger steps, of several short waits and a long one, little. Not thread-safe.
 class SpinPolicy {
  public:
   explicit SpinPolicy(absl::Duration spin_max) : spin_max_(spin_max), expected_(kCap * spin_max) {}
 
   absl::Duration spin_max() const { return spin_max_; }
   bool Worthwhile() const { return expected_ < spin_max_; }
-  // The lane had nothing to do for so long.
+  // There was nothing to do for so long.
   void Waited(absl::Duration waited) {
     expected_ += (std::min(waited, kCap * spin_max_) - expected_) / kRecent;
   }
+  // Nothing came while the thread looked out.
+  void Missed() { expected_ = kMissed * spin_max_; }
 
  private:
-  static constexpr int64_t kCap = 4;     // one long pause is no more than the end of a burst
-  static constexpr int64_t kRecent = 4;  // about so many waits decide
+  static constexpr int64_t kCap = 4;      // one long pause is no more than the end of a burst
+  static constexpr int64_t kRecent = 4;   // about so many waits decide
+  static constexpr int64_t kMissed = 16;  // it takes some ten short waits to try again
   absl::Duration spin_max_, expected_;
 };
 
-// Where there are cores to spare: several times what a remote caller that waits for each answer
-// takes to send its next request. Zero on small machines, where the one that spins would keep the
-// caller from running.
-inline absl::Duration SpinMaxFor(int cores) {
-  return cores >= 4 ? absl::Milliseconds(1) : absl::ZeroDuration();
+// Where there are cores to spare when that many threads look out: several times what a remote
+// caller that waits for each answer takes to send its next request. Zero on small machines, where
+// those that spin would keep the caller from running.
+inline absl::Duration SpinMaxFor(int cores, int threads) {
+  return cores >= 2 * threads ? absl::Milliseconds(1) : absl::ZeroDuration();
+}
+
+// In a loop that looks out: leaves the core's other thread more of it.
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
 }
 
 // Looks at `value` until it is no longer `seen`; false when the time is over.
@@ -45,9 +58,7 @@ inline bool SpinWhile(const std::atomic<uint32_t>& value, uint32_t seen, absl::D
   do {
     for (int i = 0; i < 32; ++i) {
       if (value.load(std::memory_order_acquire) != seen) return true;
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
+      Pause();
     }
   } while (std::chrono::steady_clock::now() < end);
   return false;

@@ -137,6 +137,7 @@ run_sanitize() {
   sanitizer synccheck gpu_few_tokens_test '*SmallFeedForwards*'
   sanitizer initcheck gpu_kernels_test "$wide"
   sanitizer initcheck gpu_reduce_test "$wide"
+  sanitizer initcheck gpu_engine_test '*EveryKindOfBlock*'
   finish
 }
 

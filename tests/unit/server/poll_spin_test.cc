@@ -1,13 +1,16 @@
-// This program's epoll_wait, before and after it may look out for events.
+// This program's epoll_wait, which is gRPC's, too, before and after it may look out for events.
 #include "server/poll_spin.h"
 
+#include <grpcpp/completion_queue.h>
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -53,16 +56,28 @@ class Watch {
   epoll_event event_{};
 };
 
-// Waits until looking out is worthwhile.
-void MakeTraffic(Watch& watch) {
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(watch.Wait(1), 0);
+// Events in quick succession: after them looking out is worthwhile.
+void MakeTraffic() {
+  const int epoll = epoll_create1(0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  EXPECT_EQ(epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &event), 0);
+  for (int i = 0; i < 20; ++i) {
+    itimerspec soon{};
+    soon.it_value.tv_nsec = 100000;
+    EXPECT_EQ(timerfd_settime(timer, 0, &soon, nullptr), 0);
+    EXPECT_EQ(epoll_wait(epoll, &event, 1, -1), 1);
+  }
+  close(timer);
+  close(epoll);
 }
 
-// What the calling thread computed during a wait that ended without an event.
-absl::Duration ComputedInAWaitOf(Watch& watch, int timeout_ms) {
+// What the calling thread computes while it waits.
+template <class Wait>
+absl::Duration ComputedWhile(const Wait& wait) {
   timespec begin{}, end{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-  EXPECT_EQ(watch.Wait(timeout_ms), 0);
+  wait();
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
   return absl::DurationFromTimespec(end) - absl::DurationFromTimespec(begin);
 }
@@ -71,7 +86,7 @@ class PollSpin : public ::testing::TestWithParam<absl::Duration> {
  protected:
   void SetUp() override {
     SpinBeforeSleeping(GetParam());
-    MakeTraffic(watch_);
+    MakeTraffic();
   }
   void TearDown() override { SpinBeforeSleeping(absl::ZeroDuration()); }
 
@@ -119,18 +134,51 @@ TEST_P(PollSpin, ErrorsAreTheKernels) {
   EXPECT_EQ(errno, EBADF);
 }
 
+constexpr int kWaitMs = 50;
+constexpr absl::Duration kSome = absl::Milliseconds(2);  // less than a thread's time slice
+
 TEST(SpinBeforeSleeping, LooksOutOnlyWhenItMay) {
-  constexpr int kWaitMs = 50;
-  constexpr absl::Duration kSome = absl::Milliseconds(2);  // less than a thread's time slice
   Watch watch;
-  MakeTraffic(watch);
-  EXPECT_LT(ComputedInAWaitOf(watch, kWaitMs), kSome) << "nobody asked for it";
+  const auto computed = [&] { return ComputedWhile([&] { EXPECT_EQ(watch.Wait(kWaitMs), 0); }); };
+  MakeTraffic();
+  EXPECT_LT(computed(), kSome) << "nobody asked for it";
   SpinBeforeSleeping(kLong);
-  EXPECT_LT(ComputedInAWaitOf(watch, kWaitMs), kSome) << "there is no traffic yet";
-  MakeTraffic(watch);
-  EXPECT_GT(ComputedInAWaitOf(watch, kWaitMs), kSome);
+  EXPECT_LT(computed(), kSome) << "there is no traffic yet";
+  MakeTraffic();
+  EXPECT_GT(computed(), kSome);
+  EXPECT_LT(computed(), kSome) << "the traffic has ended";
+  MakeTraffic();
   SpinBeforeSleeping(absl::ZeroDuration());
-  EXPECT_LT(ComputedInAWaitOf(watch, kWaitMs), kSome);
+  EXPECT_LT(computed(), kSome);
+}
+
+TEST(SpinBeforeSleeping, IsHowGrpcWaits) {
+  grpc::CompletionQueue queue;
+  const auto computed = [&] {
+    return ComputedWhile([&] {
+      void* tag = nullptr;
+      bool ok = false;
+      EXPECT_EQ(
+          queue.AsyncNext(&tag, &ok,
+                          std::chrono::system_clock::now() + std::chrono::milliseconds(kWaitMs)),
+          grpc::CompletionQueue::TIMEOUT);
+    });
+  };
+  EXPECT_LT(computed(), kSome);
+  SpinBeforeSleeping(kLong);
+  MakeTraffic();
+  EXPECT_GT(computed(), kSome);
+  SpinBeforeSleeping(absl::ZeroDuration());
+  queue.Shutdown();
+}
+
+TEST(TimeoutLeft, IsTheRestRoundedUp) {
+  EXPECT_EQ(TimeoutLeft(-1, kLong), -1);
+  EXPECT_EQ(TimeoutLeft(5, absl::ZeroDuration()), 5);
+  EXPECT_EQ(TimeoutLeft(5, absl::Microseconds(1)), 5);
+  EXPECT_EQ(TimeoutLeft(5, absl::Milliseconds(1)), 4);
+  EXPECT_EQ(TimeoutLeft(5, absl::Milliseconds(5)), 0);
+  EXPECT_EQ(TimeoutLeft(5, kLong), 0);
 }
 
 }  // namespace

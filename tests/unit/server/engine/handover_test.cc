@@ -31,13 +31,37 @@ TEST(SpinPolicyTest, NeverForWhatComesInLargerSteps) {
   }
 }
 
+TEST(SpinPolicyTest, SeldomForShortWaitsBeforeALongOne) {
+  SpinPolicy policy(kMax);
+  int missed = 0;
+  for (int request = 0; request < 100; ++request) {
+    for (const absl::Duration waited : {kMax / 8, kMax / 8, kMax * 2}) {
+      if (policy.Worthwhile() && waited > kMax) {
+        policy.Missed();
+        ++missed;
+      }
+      policy.Waited(waited);
+    }
+  }
+  EXPECT_LT(missed, 25);
+}
+
+TEST(SpinPolicyTest, TriesAgainWhenThereIsTrafficAgain) {
+  SpinPolicy policy(kMax);
+  policy.Missed();
+  int waits = 0;
+  for (; !policy.Worthwhile() && waits < 100; ++waits) policy.Waited(kMax / 8);
+  EXPECT_GT(waits, 5);
+  EXPECT_LT(waits, 20);
+}
+
 TEST(SpinPolicyTest, NeverWhereThereAreNoCoresToSpare) {
-  SpinPolicy policy(SpinMaxFor(2));
+  SpinPolicy policy(SpinMaxFor(2, 2));
   for (int i = 0; i < 100; ++i) {
     policy.Waited(absl::ZeroDuration());
     EXPECT_FALSE(policy.Worthwhile());
   }
-  EXPECT_GT(SpinMaxFor(16), absl::ZeroDuration());
+  EXPECT_GT(SpinMaxFor(16, 2), absl::ZeroDuration());
 }
 
 TEST(SpinWhileTest, EndsWithTheTimeAndWithTheChange) {
