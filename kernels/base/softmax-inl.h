@@ -83,10 +83,21 @@ HWY_INLINE float MaxOfRow(int64_t columns, const At& at, const Tail& tail) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(max0, max1), hn::Max(max2, max3))));
 }
 
-// powers = e^(x - max) * 2^64; returns their sum. powers may be x. next: the row that is computed
-// after this one, or this one.
-template <bool kRough, class In>
-HWY_INLINE float PowersOfRow(const In* x, const In* next, int64_t columns, float max,
+// What the next row is computed from is asked for while this row's powers are computed, when the
+// memory would be idle. Of rows with more columns it would be gone from the second cache by its
+// turn.
+constexpr int64_t kFetchedColumns = 64 << 10;
+
+// next: nullptr where there is nothing to ask for.
+template <class T>
+HWY_INLINE void FetchNext(const T* next, int64_t i) {
+  if (next != nullptr) FetchLine(next + i);
+}
+
+// powers = e^(x - max) * 2^64; returns their sum. powers may be x. fetch(i): asks for what the next
+// row has at i.
+template <bool kRough, class In, class Fetch>
+HWY_INLINE float PowersOfRow(const In* x, const Fetch& fetch, int64_t columns, float max,
                              float* powers) {
   const DF d;
   const VF above = hn::Set(d, max);
@@ -97,7 +108,7 @@ HWY_INLINE float PowersOfRow(const In* x, const In* next, int64_t columns, float
   Accumulate(
       columns,
       [&](Sums<1>& sums, int64_t i) {
-        FetchLine(next + i);
+        fetch(i);
         const VF power = power_of(Load(x + i));
         Store(power, powers + i);
         sums.of[0] = hn::Add(sums.of[0], power);
@@ -112,15 +123,15 @@ HWY_INLINE float PowersOfRow(const In* x, const In* next, int64_t columns, float
   return sum[0];
 }
 
-// y = softmax(x), given the largest x. next: as above. powers: room for a row; may be x, or y.
-template <class Out, class In>
-HWY_INLINE void SoftmaxOfRow(const In* x, const In* next, int64_t columns, float max,
+// y = softmax(x), given the largest x. fetch: as above. powers: room for a row; may be x, or y.
+template <class Out, class In, class Fetch>
+HWY_INLINE void SoftmaxOfRow(const In* x, const Fetch& fetch, int64_t columns, float max,
                              bool empty_is_zero, float* powers, Out* y) {
   const DF d;
   // -inf less itself is NaN: what an empty row's result is, unless it is to be zero.
   const bool empty = empty_is_zero && max == hn::GetLane(NegativeInfinity());
   constexpr bool kRough = !hwy::IsSame<Out, float>();
-  const float sum = PowersOfRow<kRough>(x, next, columns, empty ? 0.0f : max, powers);
+  const float sum = PowersOfRow<kRough>(x, fetch, columns, empty ? 0.0f : max, powers);
   // Not so if a NaN was what the maximum left out.
   if (empty && sum == sum) {
     Map(

@@ -22,7 +22,8 @@ void KeptSoftmax(const In* x, int64_t kept, float* powers, Out* y) {
   const float max = MaxOfRow(
       kept, [&](int64_t i) { return Load(x + i); },
       [&](int64_t i, int64_t count) { return LoadTail(x + i, count); });
-  SoftmaxOfRow(x, x, kept, max, /*empty_is_zero=*/true, powers, y);
+  SoftmaxOfRow(
+      x, [](int64_t) {}, kept, max, /*empty_is_zero=*/true, powers, y);
 }
 
 template <class Out, class In>

@@ -23,12 +23,13 @@ void SoftmaxTyped(const UnaryArgs& args, float* scratch) {
     const float max = MaxOfRow(
         columns, [&](int64_t i) { return Load(x + i); },
         [&](int64_t i, int64_t count) { return LoadTail(x + i, count); });
-    // Asked for while this row is computed, when the memory would be idle.
-    const In* next = row + 1 < args.y.rows ? x + args.x.stride : x;
+    const bool fetches = row + 1 < args.y.rows && columns <= kFetchedColumns;
+    const In* next = fetches ? x + args.x.stride : nullptr;
+    const auto fetch = [next](int64_t i) { FetchNext(next, i); };
     if constexpr (hwy::IsSame<Out, float>()) {
-      SoftmaxOfRow(x, next, columns, max, /*empty_is_zero=*/false, y, y);
+      SoftmaxOfRow(x, fetch, columns, max, /*empty_is_zero=*/false, y, y);
     } else {
-      SoftmaxOfRow(x, next, columns, max, /*empty_is_zero=*/false, scratch, y);
+      SoftmaxOfRow(x, fetch, columns, max, /*empty_is_zero=*/false, scratch, y);
     }
   }
 }

@@ -34,36 +34,54 @@ HWY_INLINE float SumRow(const X* x, const M* mask, int64_t columns, float* h) {
       });
 }
 
-template <class X, class M>
-float SumRowAt(const SoftmaxMaskedArgs& args, const ConstRows& mask, int64_t row, float* h) {
-  const M* mask_row =
-      mask.data == nullptr ? nullptr : static_cast<const M*>(mask.data) + row * mask.stride;
-  return SumRow(static_cast<const X*>(args.x.data) + row * args.x.stride, mask_row, args.y.cols, h);
+template <class Out, class X, class M>
+void SoftmaxMaskedTyped(const SoftmaxMaskedArgs& args, const ConstRows& mask, float* scratch) {
+  const int64_t columns = args.y.cols;
+  const auto x = [&](int64_t row) {
+    return static_cast<const X*>(args.x.data) + row * args.x.stride;
+  };
+  const auto mask_of = [&](int64_t row) {
+    return mask.data == nullptr ? nullptr : static_cast<const M*>(mask.data) + row * mask.stride;
+  };
+  for (int64_t row = 0; row < args.y.rows; ++row) {
+    Out* y = static_cast<Out*>(args.y.data) + row * args.y.stride;
+    // In y itself where that is FP32: its lines come while the sums are stored, which then wait for
+    // nothing else, for x and the mask have come during the row before.
+    float* h = scratch;
+    if constexpr (hwy::IsSame<Out, float>()) h = y;
+    const float max = SumRow(x(row), mask_of(row), columns, h);
+    const bool fetches = row + 1 < args.y.rows && columns <= kFetchedColumns;
+    const X* next_x = fetches ? x(row + 1) : nullptr;
+    const M* next_mask = fetches ? mask_of(row + 1) : nullptr;
+    const auto fetch = [next_x, next_mask](int64_t i) {
+      FetchNext(next_x, i);
+      FetchNext(next_mask, i);
+    };
+    SoftmaxOfRow(h, fetch, columns, max, /*empty_is_zero=*/true, h, y);
+  }
 }
 
-template <class Out>
-void SoftmaxMaskedTyped(const SoftmaxMaskedArgs& args, const ConstRows& mask, float* h) {
-  const bool x_same = args.x_dtype == args.y_dtype;
-  const bool mask_same = args.mask_dtype == args.y_dtype;
-  for (int64_t row = 0; row < args.y.rows; ++row) {
-    float max;
-    if (x_same) {
-      max = mask_same ? SumRowAt<Out, Out>(args, mask, row, h)
-                      : SumRowAt<Out, float>(args, mask, row, h);
-    } else {
-      max = mask_same ? SumRowAt<float, Out>(args, mask, row, h)
-                      : SumRowAt<float, float>(args, mask, row, h);
-    }
-    Out* y = static_cast<Out*>(args.y.data) + row * args.y.stride;
-    SoftmaxOfRow(h, h, args.y.cols, max, /*empty_is_zero=*/true, h, y);
+template <class Out, class X>
+void SoftmaxMaskedOf(const SoftmaxMaskedArgs& args, const ConstRows& mask, float* scratch) {
+  if (args.mask_dtype == args.y_dtype) {
+    SoftmaxMaskedTyped<Out, X, Out>(args, mask, scratch);
+  } else {
+    SoftmaxMaskedTyped<Out, X, float>(args, mask, scratch);
   }
 }
 
 }  // namespace
 
-// mask: args.mask, or no data. h: room for a row.
-void SoftmaxMaskedRows(const SoftmaxMaskedArgs& args, const ConstRows& mask, float* h) {
-  VisitFloat(args.y_dtype, [&](auto out) { SoftmaxMaskedTyped<decltype(out)>(args, mask, h); });
+// mask: args.mask, or no data. scratch: room for a row.
+void SoftmaxMaskedRows(const SoftmaxMaskedArgs& args, const ConstRows& mask, float* scratch) {
+  VisitFloat(args.y_dtype, [&](auto out) {
+    using Out = decltype(out);
+    if (args.x_dtype == args.y_dtype) {
+      SoftmaxMaskedOf<Out, Out>(args, mask, scratch);
+    } else {
+      SoftmaxMaskedOf<Out, float>(args, mask, scratch);
+    }
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -83,8 +101,8 @@ absl::Status SoftmaxMaskedHighway(const ExecutionContext& context, const Softmax
     part.y = RowRange(args.y, args.y_dtype, begin, end);
     ConstRows mask;
     if (args.mask) mask = RowRange(*args.mask, args.mask_dtype, begin, end);
-    const auto h = std::make_unique_for_overwrite<float[]>(args.y.cols);
-    HWY_DYNAMIC_DISPATCH(SoftmaxMaskedRows)(part, mask, h.get());
+    const auto scratch = std::make_unique_for_overwrite<float[]>(args.y.cols);
+    HWY_DYNAMIC_DISPATCH(SoftmaxMaskedRows)(part, mask, scratch.get());
   });
   return absl::OkStatus();
 }
