@@ -390,6 +390,13 @@ void Metrics::SetInflight(int64_t requests) { impl_->inflight.Set(static_cast<do
 
 void Metrics::SetDeviceHealthy(Device device, bool healthy) {
   impl_->device_healthy.Add({{"device", DeviceName(device)}}).Set(healthy ? 1 : 0);
+  // From the start: a rate does not see the step with which a series begins.
+  for (int c = 0; c < kFallbackCauses; ++c) {
+    const Labels labels{{"device", DeviceName(device)},
+                        {"cause", Text(Name(static_cast<FallbackCause>(c)))}};
+    impl_->quarantines.Add(labels);
+    impl_->recoveries.Add(labels);
+  }
 }
 
 void Metrics::CountQuarantine(Device device, FallbackCause cause) {

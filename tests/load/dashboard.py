@@ -20,6 +20,8 @@ from typing import Any
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "deploy/grafana/dashboards/fuseblock.json"
 GRID = 24  # columns of Grafana's grid
+# What a row's panels need: a GPU, or a block that is run in the shadow of another revision.
+ROW_NEEDS = {"GPU": "fuseblock_gpu_utilization_ratio", "Shadow runs": "fuseblock_shadow_total"}
 
 
 class Dashboard:
@@ -47,13 +49,13 @@ class Dashboard:
         return "|".join(map(re.escape, found)).replace("\\", "\\\\")
 
     def panels(self) -> list[dict[str, Any]]:
-        """All that this machine can fill: the row "GPU" only where one is seen."""
-        has_gpu = bool(self.series("fuseblock_gpu_utilization_ratio"))
-        found, row = [], ""
+        """All that this server can fill."""
+        found, filled = [], True
         for panel in self.definition["panels"]:
             if panel["type"] == "row":
-                row = panel["title"]
-            elif row != "GPU" or has_gpu:
+                need = ROW_NEEDS.get(panel["title"])
+                filled = need is None or bool(self.series(need))
+            elif filled:
                 found.append(panel)
         return found
 

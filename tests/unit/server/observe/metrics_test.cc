@@ -60,6 +60,22 @@ void UseEverything(Metrics& metrics) {
   }
 }
 
+// A rate over a series that begins with its first event misses it.
+TEST(Metrics, WhatADeviceMaySufferIsCountedFromZero) {
+  Metrics metrics;
+  metrics.SetDeviceHealthy({}, true);
+  const std::string text = metrics.Expose();
+  for (int c = 0; c < kFallbackCauses; ++c) {
+    const std::string cause(Name(static_cast<FallbackCause>(c)));
+    for (const std::string& series :
+         {std::string("device_quarantines_total"), std::string("device_recoveries_total")}) {
+      EXPECT_NE(text.find(series + "{cause=\"" + cause + "\",device=\"cpu\"} 0\n"),
+                std::string::npos)
+          << series << " " << cause;
+    }
+  }
+}
+
 TEST(Metrics, EverySeriesCountsWhatItIsTold) {
   Metrics metrics;
   UseEverything(metrics);
