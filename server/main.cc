@@ -327,9 +327,7 @@ absl::Status Start(const Config& config, Parts& parts, StopSignals& signals,
   auto engine = Engine::Create(options, parts.metrics);
   if (!engine.ok()) return engine.status();
   parts.engine = *std::move(engine);
-  // On the CPU alone every core computes.
-  const int gpus = GpuCount(parts.devices);
-  if (gpus > 0) SpinBeforeSleeping(SpinMaxFor(UsableCores(), gpus + 1));
+  SpinBeforeSleeping(SpinMaxFor(UsableCores(), GpuCount(parts.devices)));
   Shadow::Options shadow_options;
   shadow_options.devices = parts.devices;
   parts.shadow = std::make_unique<Shadow>(shadow_options, parts.registry);

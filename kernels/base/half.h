@@ -116,4 +116,11 @@ decltype(auto) VisitFloat(DType dtype, F&& f) {
   }
 }
 
+// The same for two dtypes, of which the second is the first or FP32.
+template <typename F>
+decltype(auto) VisitFloats(DType first, DType second, F&& f) {
+  return VisitFloat(
+      first, [&](auto value) { return second == first ? f(value, value) : f(value, float{}); });
+}
+
 }  // namespace fuseblock

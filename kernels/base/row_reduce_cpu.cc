@@ -48,14 +48,8 @@ void RowReduceTyped(const RowReduceArgs& args) {
 }  // namespace
 
 void RowReduceRows(const RowReduceArgs& args) {
-  VisitFloat(args.x_dtype, [&](auto in) {
-    using In = decltype(in);
-    if (args.x_dtype == args.y_dtype) {
-      RowReduceTyped<In, In>(args);
-    } else {
-      RowReduceTyped<float, In>(args);
-    }
-  });
+  VisitFloats(args.x_dtype, args.y_dtype,
+              [&](auto in, auto out) { RowReduceTyped<decltype(out), decltype(in)>(args); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -83,10 +83,23 @@ HWY_INLINE float MaxOfRow(int64_t columns, const At& at, const Tail& tail) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(max0, max1), hn::Max(max2, max3))));
 }
 
+// Room for a row in FP32: y itself, if it is that, or the scratch.
+template <class Out>
+HWY_INLINE float* RoomForRow(Out* y, float* scratch) {
+  if constexpr (hwy::IsSame<Out, float>()) {
+    return y;
+  } else {
+    return scratch;
+  }
+}
+
 // What the next row is computed from is asked for while this row's powers are computed, when the
 // memory would be idle. Of rows with more columns it would be gone from the second cache by its
 // turn.
-constexpr int64_t kFetchedColumns = 64 << 10;
+HWY_INLINE bool FetchesNext(int64_t row, int64_t rows, int64_t columns) {
+  constexpr int64_t kFetchedColumns = 64 << 10;
+  return row + 1 < rows && columns <= kFetchedColumns;
+}
 
 // next: nullptr where there is nothing to ask for.
 template <class T>

@@ -24,13 +24,9 @@ void UnaryTyped(const UnaryArgs& args, const Function& function) {
 
 template <template <class> class Function>
 void UnaryRows(const UnaryArgs& args) {
-  VisitFloat(args.y_dtype, [&](auto out) {
+  VisitFloats(args.y_dtype, args.x_dtype, [&](auto out, auto in) {
     using Out = decltype(out);
-    if (args.x_dtype == args.y_dtype) {
-      UnaryTyped<Out, Out>(args, Function<Out>());
-    } else {
-      UnaryTyped<Out, float>(args, Function<Out>());
-    }
+    UnaryTyped<Out, decltype(in)>(args, Function<Out>());
   });
 }
 

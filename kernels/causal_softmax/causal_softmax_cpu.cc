@@ -35,10 +35,8 @@ void CausalTyped(const CausalSoftmaxArgs& row, int64_t kept, float* scratch) {
     Map(
         kept, [&](VF value) { return hn::Mul(value, scale); }, scratch, x);
     KeptSoftmax(scratch, kept, scratch, y);
-  } else if constexpr (hwy::IsSame<Out, float>()) {
-    KeptSoftmax(x, kept, y, y);
   } else {
-    KeptSoftmax(x, kept, scratch, y);
+    KeptSoftmax(x, kept, RoomForRow(y, scratch), y);
   }
   memset(static_cast<void*>(y + kept), 0, static_cast<size_t>(row.y.cols - kept) * sizeof(Out));
 }
@@ -47,13 +45,8 @@ void CausalTyped(const CausalSoftmaxArgs& row, int64_t kept, float* scratch) {
 
 // row: one row. scratch: room for it.
 void CausalSoftmaxRow(const CausalSoftmaxArgs& row, int64_t kept, float* scratch) {
-  VisitFloat(row.y_dtype, [&](auto out) {
-    using Out = decltype(out);
-    if (row.x_dtype == row.y_dtype) {
-      CausalTyped<Out, Out>(row, kept, scratch);
-    } else {
-      CausalTyped<Out, float>(row, kept, scratch);
-    }
+  VisitFloats(row.y_dtype, row.x_dtype, [&](auto out, auto in) {
+    CausalTyped<decltype(out), decltype(in)>(row, kept, scratch);
   });
 }
 

@@ -157,13 +157,8 @@ void LayerNormTyped(const LayerNormArgs& args, const float* weight, const float*
 
 // weight, bias: in FP32, or ones and zeros.
 void LayerNormRows(const LayerNormArgs& args, const float* weight, const float* bias) {
-  VisitFloat(args.y_dtype, [&](auto out) {
-    using Out = decltype(out);
-    if (args.x_dtype == args.y_dtype) {
-      LayerNormTyped<Out, Out>(args, weight, bias);
-    } else {
-      LayerNormTyped<Out, float>(args, weight, bias);
-    }
+  VisitFloats(args.y_dtype, args.x_dtype, [&](auto out, auto in) {
+    LayerNormTyped<decltype(out), decltype(in)>(args, weight, bias);
   });
 }
 

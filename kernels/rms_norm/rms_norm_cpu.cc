@@ -29,14 +29,8 @@ void RmsNormTyped(const RmsNormArgs& args, const float* factor) {
 
 // factor: weight + offset, or ones.
 void RmsNormRows(const RmsNormArgs& args, const float* factor) {
-  VisitFloat(args.y_dtype, [&](auto out) {
-    using Out = decltype(out);
-    if (args.x_dtype == args.y_dtype) {
-      RmsNormTyped<Out, Out>(args, factor);
-    } else {
-      RmsNormTyped<Out, float>(args, factor);
-    }
-  });
+  VisitFloats(args.y_dtype, args.x_dtype,
+              [&](auto out, auto in) { RmsNormTyped<decltype(out), decltype(in)>(args, factor); });
 }
 
 }  // namespace HWY_NAMESPACE

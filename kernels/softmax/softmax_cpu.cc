@@ -23,14 +23,9 @@ void SoftmaxTyped(const UnaryArgs& args, float* scratch) {
     const float max = MaxOfRow(
         columns, [&](int64_t i) { return Load(x + i); },
         [&](int64_t i, int64_t count) { return LoadTail(x + i, count); });
-    const bool fetches = row + 1 < args.y.rows && columns <= kFetchedColumns;
-    const In* next = fetches ? x + args.x.stride : nullptr;
+    const In* next = FetchesNext(row, args.y.rows, columns) ? x + args.x.stride : nullptr;
     const auto fetch = [next](int64_t i) { FetchNext(next, i); };
-    if constexpr (hwy::IsSame<Out, float>()) {
-      SoftmaxOfRow(x, fetch, columns, max, /*empty_is_zero=*/false, y, y);
-    } else {
-      SoftmaxOfRow(x, fetch, columns, max, /*empty_is_zero=*/false, scratch, y);
-    }
+    SoftmaxOfRow(x, fetch, columns, max, /*empty_is_zero=*/false, RoomForRow(y, scratch), y);
   }
 }
 
@@ -38,14 +33,8 @@ void SoftmaxTyped(const UnaryArgs& args, float* scratch) {
 
 // scratch: room for a row.
 void SoftmaxRows(const UnaryArgs& args, float* scratch) {
-  VisitFloat(args.y_dtype, [&](auto out) {
-    using Out = decltype(out);
-    if (args.x_dtype == args.y_dtype) {
-      SoftmaxTyped<Out, Out>(args, scratch);
-    } else {
-      SoftmaxTyped<Out, float>(args, scratch);
-    }
-  });
+  VisitFloats(args.y_dtype, args.x_dtype,
+              [&](auto out, auto in) { SoftmaxTyped<decltype(out), decltype(in)>(args, scratch); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -45,12 +45,11 @@ void SoftmaxMaskedTyped(const SoftmaxMaskedArgs& args, const ConstRows& mask, fl
   };
   for (int64_t row = 0; row < args.y.rows; ++row) {
     Out* y = static_cast<Out*>(args.y.data) + row * args.y.stride;
-    // In y itself where that is FP32: its lines come while the sums are stored, which then wait for
-    // nothing else, for x and the mask have come during the row before.
-    float* h = scratch;
-    if constexpr (hwy::IsSame<Out, float>()) h = y;
+    // In y itself its lines come while the sums are stored, which then wait for nothing else, for x
+    // and the mask have come during the row before.
+    float* h = RoomForRow(y, scratch);
     const float max = SumRow(x(row), mask_of(row), columns, h);
-    const bool fetches = row + 1 < args.y.rows && columns <= kFetchedColumns;
+    const bool fetches = FetchesNext(row, args.y.rows, columns);
     const X* next_x = fetches ? x(row + 1) : nullptr;
     const M* next_mask = fetches ? mask_of(row + 1) : nullptr;
     const auto fetch = [next_x, next_mask](int64_t i) {
@@ -61,25 +60,17 @@ void SoftmaxMaskedTyped(const SoftmaxMaskedArgs& args, const ConstRows& mask, fl
   }
 }
 
-template <class Out, class X>
-void SoftmaxMaskedOf(const SoftmaxMaskedArgs& args, const ConstRows& mask, float* scratch) {
-  if (args.mask_dtype == args.y_dtype) {
-    SoftmaxMaskedTyped<Out, X, Out>(args, mask, scratch);
-  } else {
-    SoftmaxMaskedTyped<Out, X, float>(args, mask, scratch);
-  }
-}
-
 }  // namespace
 
 // mask: args.mask, or no data. scratch: room for a row.
 void SoftmaxMaskedRows(const SoftmaxMaskedArgs& args, const ConstRows& mask, float* scratch) {
-  VisitFloat(args.y_dtype, [&](auto out) {
+  VisitFloats(args.y_dtype, args.x_dtype, [&](auto out, auto in) {
     using Out = decltype(out);
-    if (args.x_dtype == args.y_dtype) {
-      SoftmaxMaskedOf<Out, Out>(args, mask, scratch);
+    using X = decltype(in);
+    if (args.mask_dtype == args.y_dtype) {
+      SoftmaxMaskedTyped<Out, X, Out>(args, mask, scratch);
     } else {
-      SoftmaxMaskedOf<Out, float>(args, mask, scratch);
+      SoftmaxMaskedTyped<Out, X, float>(args, mask, scratch);
     }
   });
 }

@@ -97,7 +97,7 @@ void Engine::Impl::StopWorkers(DeviceType type, bool same_type) {
 absl::Status Engine::Impl::MakeLanes() {
   const LaneFactory make = options.make_lane ? options.make_lane : LaneFactory(MakeLane);
   const absl::Duration spin_max =
-      options.spin_max.value_or(SpinMaxFor(UsableCores(), GpuCount(device_list) + 1));
+      options.spin_max.value_or(SpinMaxFor(UsableCores(), GpuCount(device_list)));
   for (size_t i = 0; i < device_list.size(); ++i) {
     // On the CPU callers run short batches themselves, which costs less still.
     const bool spins = device_list[i].type != DeviceType::kCpu;

@@ -36,11 +36,12 @@ class SpinPolicy {
   absl::Duration spin_max_, expected_;
 };
 
-// Where there are cores to spare when that many threads look out: several times what a remote
-// caller that waits for each answer takes to send its next request. Zero on small machines, where
-// those that spin would keep the caller from running.
-inline absl::Duration SpinMaxFor(int cores, int threads) {
-  return cores >= 2 * threads ? absl::Milliseconds(1) : absl::ZeroDuration();
+// Several times what a remote caller that waits for each answer takes to send its next request,
+// where there are cores to spare when a thread for each GPU and one of gRPC's look out. Zero on
+// small machines, where those that spin would keep the caller from running, and without a GPU,
+// where every core computes.
+inline absl::Duration SpinMaxFor(int cores, int gpus) {
+  return gpus > 0 && cores >= 2 * (gpus + 1) ? absl::Milliseconds(1) : absl::ZeroDuration();
 }
 
 // In a loop that looks out: leaves the core's other thread more of it.

@@ -104,6 +104,10 @@ class Lazy {
 
 std::string Text(std::string_view text) { return std::string(text); }
 
+Labels LabelsOf(Device device, FallbackCause cause) {
+  return {{"device", DeviceName(device)}, {"cause", Text(Name(cause))}};
+}
+
 }  // namespace
 
 std::string_view Name(Rpc rpc) { return kRpcNames[static_cast<int>(rpc)]; }
@@ -392,20 +396,18 @@ void Metrics::SetDeviceHealthy(Device device, bool healthy) {
   impl_->device_healthy.Add({{"device", DeviceName(device)}}).Set(healthy ? 1 : 0);
   // From the start: a rate does not see the step with which a series begins.
   for (int c = 0; c < kFallbackCauses; ++c) {
-    const Labels labels{{"device", DeviceName(device)},
-                        {"cause", Text(Name(static_cast<FallbackCause>(c)))}};
+    const Labels labels = LabelsOf(device, static_cast<FallbackCause>(c));
     impl_->quarantines.Add(labels);
     impl_->recoveries.Add(labels);
   }
 }
 
 void Metrics::CountQuarantine(Device device, FallbackCause cause) {
-  impl_->quarantines.Add({{"device", DeviceName(device)}, {"cause", Text(Name(cause))}})
-      .Increment();
+  impl_->quarantines.Add(LabelsOf(device, cause)).Increment();
 }
 
 void Metrics::CountRecovery(Device device, FallbackCause cause) {
-  impl_->recoveries.Add({{"device", DeviceName(device)}, {"cause", Text(Name(cause))}}).Increment();
+  impl_->recoveries.Add(LabelsOf(device, cause)).Increment();
 }
 
 MemoryGauge* Metrics::Memory(Device device, MemoryPool pool) {
