@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // h = x + r, rounded to T when `rounded`; also stored as T in `stored` unless that is null. Returns
-// 1 / sqrt(mean(h^2) + eps), summed in the order of InverseRoot.
+// 1 / sqrt(mean(h^2) + eps), summed in the order of MeanSquare.
 template <class T>
 HWY_INLINE float AddRow(const T* x, const T* r, bool rounded, int64_t columns, float eps, float* h,
                         T* stored) {
@@ -25,8 +25,8 @@ HWY_INLINE float AddRow(const T* x, const T* r, bool rounded, int64_t columns, f
     const VF exact = hn::Add(a, b);
     return rounded ? RoundedTo<T>(exact) : exact;
   };
-  return InverseRootOf(
-      columns, eps,
+  const float mean = MeanSquareOf(
+      columns,
       [&](int64_t i) {
         const VF value = sum(Load(x + i), Load(r + i));
         Store(value, h + i);
@@ -39,6 +39,7 @@ HWY_INLINE float AddRow(const T* x, const T* r, bool rounded, int64_t columns, f
         if (stored != nullptr) StoreTail(value, stored + i, count);
         return value;
       });
+  return RoundedInverseRoot(mean + eps);
 }
 
 template <class T>

@@ -14,10 +14,10 @@ HWY_BEFORE_NAMESPACE();
 namespace fuseblock {
 namespace HWY_NAMESPACE {
 
-// 1 / sqrt(mean(h^2) + eps), where at(i) is a full vector of h from column i and tail(i, count) the
-// last one, with zeros beyond the row.
+// mean(h^2), where at(i) is a full vector of h from column i and tail(i, count) the last one, with
+// zeros beyond the row.
 template <class At, class Tail>
-HWY_INLINE float InverseRootOf(int64_t columns, float eps, const At& at, const Tail& tail) {
+HWY_INLINE float MeanSquareOf(int64_t columns, const At& at, const Tail& tail) {
   float sum[1];
   Accumulate(
       columns,
@@ -30,19 +30,19 @@ HWY_INLINE float InverseRootOf(int64_t columns, float eps, const At& at, const T
         sums.of[0] = hn::MulAdd(v, v, sums.of[0]);
       },
       sum);
-  return RoundedInverseRoot(sum[0] / static_cast<float>(columns) + eps);
+  return sum[0] / static_cast<float>(columns);
 }
 
 template <class In>
-HWY_INLINE float InverseRoot(const In* x, int64_t columns, float eps) {
-  return InverseRootOf(
-      columns, eps, [&](int64_t i) { return Load(x + i); },
+HWY_INLINE float MeanSquare(const In* x, int64_t columns) {
+  return MeanSquareOf(
+      columns, [&](int64_t i) { return Load(x + i); },
       [&](int64_t i, int64_t count) { return LoadTail(x + i, count); });
 }
 
-// y = x * inverse * factor, as the form rounds it. factor: weight + offset in FP32, or ones.
-template <class Out, class In>
-HWY_INLINE void ScaleRow(RmsNormForm form, const In* x, float inverse, const float* factor,
+// y = x * inverse * factor, as the form rounds it. factor: weight + offset, or ones.
+template <class Out, class In, class Factor>
+HWY_INLINE void ScaleRow(RmsNormForm form, const In* x, float inverse, const Factor* factor,
                          int64_t columns, Out* y) {
   const VF scale = hn::Set(DF(), inverse);
   // For FP32 the two forms are one.

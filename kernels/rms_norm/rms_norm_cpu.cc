@@ -1,6 +1,9 @@
 // RMSNorm on the CPU, FP32 inside, vectorised for the machine at run time: one pass for the sum of
 // squares, one that reads the row again (from cache) and writes it. Weights of 16 bits are turned
-// into FP32 once for all rows.
+// into FP32 once for all rows, but where all is BF16: even and odd elements are then taken apart
+// and put together again within their lanes, weights too.
+#include <optional>
+
 #include "kernels/base/simd.h"
 #include "kernels/base/split.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -15,20 +18,52 @@ namespace fuseblock {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <class Out, class In>
-void RmsNormTyped(const RmsNormArgs& args, const float* factor) {
-  const int64_t columns = args.y.cols;
-  for (int64_t row = 0; row < args.y.rows; ++row) {
-    const In* x = static_cast<const In*>(args.x.data) + row * args.x.stride;
-    Out* y = static_cast<Out*>(args.y.data) + row * args.y.stride;
-    ScaleRow(args.params.form, x, InverseRoot(x, columns, args.params.eps), factor, columns, y);
+// Short rows share the vectors in which their roots are taken: a root and two divisions take longer
+// than all else that is done to a row of 64. Kept in the first cache until they are written.
+constexpr int64_t kTogetherMax = 16;
+constexpr int64_t kTogetherBytes = 8 << 10;
+
+// Of each 1 / sqrt(x), both rounded.
+HWY_INLINE void RoundedInverseRoots(int64_t count, float* x) {
+  const hn::CappedTag<float, kTogetherMax> d;
+  for (int64_t i = 0; i < count; i += static_cast<int64_t>(hn::Lanes(d))) {
+    hn::StoreU(hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::LoadU(d, x + i))), d, x + i);
+  }
+}
+
+template <class Out, class In, class Factor>
+void RmsNormTyped(const RmsNormArgs& args, const Factor* factor) {
+  const int64_t rows = args.y.rows, columns = args.y.cols;
+  const auto x = [&](int64_t row) {
+    return static_cast<const In*>(args.x.data) + row * args.x.stride;
+  };
+  const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(In));
+  const int64_t together = HWY_MAX(1, HWY_MIN(kTogetherMax, kTogetherBytes / row_bytes));
+  float inverse[kTogetherMax] = {};
+  for (int64_t row = 0; row < rows; row += together) {
+    const int64_t count = HWY_MIN(together, rows - row);
+    for (int64_t k = 0; k < count; ++k) {
+      inverse[k] = MeanSquare(x(row + k), columns) + args.params.eps;
+    }
+    if (together == 1) {
+      inverse[0] = RoundedInverseRoot(inverse[0]);
+    } else {
+      RoundedInverseRoots(count, inverse);
+    }
+    for (int64_t k = 0; k < count; ++k) {
+      Out* y = static_cast<Out*>(args.y.data) + (row + k) * args.y.stride;
+      ScaleRow(args.params.form, x(row + k), inverse[k], factor, columns, y);
+    }
   }
 }
 
 }  // namespace
 
-// factor: weight + offset, or ones.
+// factor: weight + offset, or ones. Null: the weight as it is, and all is BF16.
 void RmsNormRows(const RmsNormArgs& args, const float* factor) {
+  if (factor == nullptr) {
+    return RmsNormTyped<BFloat16, BFloat16>(args, static_cast<const BFloat16*>(args.weight));
+  }
   VisitFloats(args.y_dtype, args.x_dtype,
               [&](auto out, auto in) { RmsNormTyped<decltype(out), decltype(in)>(args, factor); });
 }
@@ -44,13 +79,17 @@ HWY_EXPORT(RmsNormRows);
 
 absl::Status RmsNormHighway(const ExecutionContext& context, const RmsNormArgs& args) {
   const int64_t row_bytes = args.y.cols * ComputedBytes(2);
-  const FloatVector factor(args.weight, args.weight_dtype, args.params.weight_offset, args.y.cols,
-                           1.0f);
+  const bool bf16 = args.x_dtype == DType::kBF16 && args.y_dtype == DType::kBF16 &&
+                    args.weight_dtype == DType::kBF16;
+  std::optional<FloatVector> factor;
+  if (!bf16 || args.weight == nullptr || args.params.weight_offset != 0) {
+    factor.emplace(args.weight, args.weight_dtype, args.params.weight_offset, args.y.cols, 1.0f);
+  }
   ForRanges(context.parallel_for, args.y.rows, row_bytes, [&](int64_t begin, int64_t end) {
     RmsNormArgs part = args;
     part.x = RowRange(args.x, args.x_dtype, begin, end);
     part.y = RowRange(args.y, args.y_dtype, begin, end);
-    HWY_DYNAMIC_DISPATCH(RmsNormRows)(part, factor.data());
+    HWY_DYNAMIC_DISPATCH(RmsNormRows)(part, factor ? factor->data() : nullptr);
   });
   return absl::OkStatus();
 }

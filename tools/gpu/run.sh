@@ -109,7 +109,7 @@ run_test() {
 }
 
 # sanitizer TOOL PROGRAM TESTS [SUFFIX]. racecheck does not look at cuBLAS's own kernels, whose barriers it takes
-# minutes over.
+# minutes over; initcheck takes what cuBLAS writes for unwritten.
 sanitizer() {
   local tool=$1 program=$2 tests=$3
   # API errors are the program's own to check, and cuBLAS asks for what it may not find.
@@ -137,7 +137,6 @@ run_sanitize() {
   sanitizer synccheck gpu_few_tokens_test '*SmallFeedForwards*'
   sanitizer initcheck gpu_kernels_test "$wide"
   sanitizer initcheck gpu_reduce_test "$wide"
-  sanitizer initcheck gpu_engine_test '*EveryKindOfBlock*'
   finish
 }
 
