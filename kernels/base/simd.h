@@ -23,10 +23,14 @@ class FloatVector {
  public:
   // data + addend; where data is null, `absent` in every element.
   FloatVector(const void* data, DType dtype, float addend, int64_t count, float absent);
+  FloatVector(const FloatVector&) = delete;
+  FloatVector& operator=(const FloatVector&) = delete;
   const float* data() const { return data_; }
 
  private:
-  std::unique_ptr<float[]> copy_;
+  static constexpr int64_t kInPlace = 256;
+  float in_place_[kInPlace];
+  std::unique_ptr<float[]> longer_;
   const float* data_;
 };
 

@@ -44,13 +44,17 @@ std::string HighwayUnavailable(std::string* detail) {
 FloatVector::FloatVector(const void* data, DType dtype, float addend, int64_t count, float absent)
     : data_(static_cast<const float*>(data)) {
   if (data != nullptr && dtype == DType::kF32 && addend == 0) return;
-  copy_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count));
-  if (data == nullptr) {
-    std::fill_n(copy_.get(), count, absent);
-  } else {
-    HWY_DYNAMIC_DISPATCH(Widen)(data, dtype, addend, count, copy_.get());
+  float* copy = in_place_;
+  if (count > kInPlace) {
+    longer_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count));
+    copy = longer_.get();
   }
-  data_ = copy_.get();
+  if (data == nullptr) {
+    std::fill_n(copy, count, absent);
+  } else {
+    HWY_DYNAMIC_DISPATCH(Widen)(data, dtype, addend, count, copy);
+  }
+  data_ = copy;
 }
 
 }  // namespace fuseblock

@@ -18,10 +18,18 @@ namespace fuseblock {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Short rows share the vectors in which their roots are taken: a root and two divisions take longer
-// than all else that is done to a row of 64. Kept in the first cache until they are written.
+// Short rows of 16 bits share the vectors in which their roots are taken, and stay in the first
+// cache until they are written. In FP32 so few instructions stand between two rows' roots that the
+// processor takes several at once by itself.
 constexpr int64_t kTogetherMax = 16;
 constexpr int64_t kTogetherBytes = 8 << 10;
+
+template <class In>
+HWY_INLINE int64_t RowsTogether(int64_t columns) {
+  if (hwy::IsSame<In, float>()) return 1;
+  const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(In));
+  return HWY_MAX(int64_t{1}, HWY_MIN(kTogetherMax, kTogetherBytes / row_bytes));
+}
 
 // Of each 1 / sqrt(x), both rounded.
 HWY_INLINE void RoundedInverseRoots(int64_t count, float* x) {
@@ -37,8 +45,7 @@ void RmsNormTyped(const RmsNormArgs& args, const Factor* factor) {
   const auto x = [&](int64_t row) {
     return static_cast<const In*>(args.x.data) + row * args.x.stride;
   };
-  const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(In));
-  const int64_t together = HWY_MAX(1, HWY_MIN(kTogetherMax, kTogetherBytes / row_bytes));
+  const int64_t together = RowsTogether<In>(columns);
   float inverse[kTogetherMax] = {};
   for (int64_t row = 0; row < rows; row += together) {
     const int64_t count = HWY_MIN(together, rows - row);

@@ -15,7 +15,7 @@ struct Answer {
   absl::InlinedVector<std::shared_ptr<const void>, 1> memory;
 };
 
-Timings Sum(const absl::InlinedVector<PartResult, 1>& results) {
+Timings Sum(const PartResults& results) {
   Timings sum = results.front().timings;
   for (const PartResult& result : absl::MakeConstSpan(results).subspan(1)) {
     sum.batch += result.timings.batch;

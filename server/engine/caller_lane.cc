@@ -72,7 +72,7 @@ void CallerLane::Run(Part part) {
   result.timings.queue = absl::ToDoubleMicroseconds(started - entry.submitted);
 
   const std::shared_ptr<std::byte> outputs =
-      AllocateOutputs(block.OutputBytes(entry.request.tokens));
+      AllocateOutputs(block.OutputBytes(entry.queue->form(), entry.request.tokens));
   // Without memory nothing runs.
   Gather(batch_, staging_.data(), outputs != nullptr ? outputs.get() : staging_.data());
   batch_.run.block = block.on_device[device_];
@@ -107,7 +107,7 @@ void CallerLane::Run(Part part) {
     if (result.status.ok()) result.status = std::move(ran);
   }
   busy_ = false;
-  std::vector<PartResult> results;
+  PartResults results;
   results.push_back(std::move(result));
   engine_.Conclude(batch_, std::move(results), this);
 }

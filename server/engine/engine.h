@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -47,11 +48,11 @@ struct Timings {
 struct InputPayload {
   bool present = false;
   DType dtype = DType::kF32;
-  std::vector<absl::Span<const std::byte>> pieces;
+  absl::InlinedVector<absl::Span<const std::byte>, 2> pieces;
 };
 
 // An output's bytes in order: one piece, or one a chunk.
-using OutputPieces = std::vector<absl::Span<const std::byte>>;
+using OutputPieces = absl::InlinedVector<absl::Span<const std::byte>, 1>;
 
 // What a request came to: outputs when status is OK, in the block's order (an output that does not
 // exist for this request has no pieces).

@@ -11,6 +11,9 @@
 namespace fuseblock {
 namespace {
 
+// Of a form's bits.
+constexpr int kWithOptional = 1;
+
 std::vector<bool> NotNull(const std::vector<const Block*>& blocks) {
   std::vector<bool> has;
   has.reserve(blocks.size());
@@ -78,7 +81,7 @@ absl::StatusOr<int> EngineBlock::FormOf(const Request& request) const {
       if (inputs[i].optional) continue;
       return MakeError(Reason::kBadTensor, absl::StrCat(inputs[i].name, ": missing"));
     }
-    if (inputs[i].optional) form |= 1;
+    if (inputs[i].optional) form |= kWithOptional;
     const auto& dtypes = inputs[i].dtypes;
     const auto dtype = std::find(dtypes.begin(), dtypes.end(), payload.dtype);
     if (dtype == dtypes.end()) {
@@ -105,11 +108,11 @@ size_t EngineBlock::PreferredDevice() const {
 }
 
 bool EngineBlock::HasInput(int form, size_t input) const {
-  return !inputs[input].optional || (form & 1) != 0;
+  return !inputs[input].optional || (form & kWithOptional) != 0;
 }
 
 bool EngineBlock::HasOutput(int form, size_t output) const {
-  return !outputs[output].optional || (form & 1) != 0;
+  return !outputs[output].optional || (form & kWithOptional) != 0;
 }
 
 DType EngineBlock::InputDType(int form, size_t input) const {
@@ -125,10 +128,10 @@ size_t EngineBlock::OutputRowBytes(size_t output) const {
   return static_cast<size_t>(Elements(outputs[output])) * SizeOf(outputs[output].dtypes[0]);
 }
 
-size_t EngineBlock::OutputBytes(int64_t rows) const {
+size_t EngineBlock::OutputBytes(int form, int64_t rows) const {
   size_t bytes = 0;
   for (size_t o = 0; o < outputs.size(); ++o) {
-    bytes += AlignTensor(static_cast<size_t>(rows) * OutputRowBytes(o));
+    if (HasOutput(form, o)) bytes += AlignTensor(static_cast<size_t>(rows) * OutputRowBytes(o));
   }
   return bytes;
 }
@@ -143,7 +146,7 @@ size_t EngineBlock::RowBytes(int form) const {
 bool HasForm(const std::vector<BlockTensor>& inputs, int form) {
   const auto optional = [](const BlockTensor& input) { return input.optional; };
   const bool may_have_optional = std::any_of(inputs.begin(), inputs.end(), optional);
-  return ((form & 1) == 0 || may_have_optional) && ((form & 2) == 0 || inputs[0].dtypes.size() > 1);
+  return ((form & kWithOptional) == 0 || may_have_optional) && ((form & 2) == 0 || inputs[0].dtypes.size() > 1);
 }
 
 LaneBatch EngineBlock::LayOut(int form, int64_t rows, std::byte* staging_in,
@@ -175,7 +178,7 @@ LaneBytes EngineBlock::BytesNeeded(size_t device, int64_t rows) const {
       for (const DType dtype : inputs[i].dtypes) size = std::max(size, SizeOf(dtype));
       bytes.inputs += AlignTensor(static_cast<size_t>(of_rows * Elements(inputs[i]) * size));
     }
-    bytes.outputs = OutputBytes(of_rows);
+    bytes.outputs = OutputBytes(kWithOptional, of_rows);
     bytes.workspace = on_device[device]->WorkspaceBytes(of_rows);
     return bytes;
   };

@@ -41,8 +41,8 @@ struct EngineBlock {
   DType InputDType(int form, size_t input) const;
   size_t InputRowBytes(int form, size_t input) const;
   size_t OutputRowBytes(size_t output) const;
-  size_t OutputBytes(int64_t rows) const;  // room for all outputs as LayOut places them
-  size_t RowBytes(int form) const;         // of all inputs and outputs
+  size_t OutputBytes(int form, int64_t rows) const;  // room for the outputs as LayOut places them
+  size_t RowBytes(int form) const;                   // of all inputs and outputs
   // Where a batch's tensors lie, each from a 256-byte boundary on: what is left of a LaneBatch is
   // the lane's.
   LaneBatch LayOut(int form, int64_t rows, std::byte* staging_in, std::byte* staging_out) const;

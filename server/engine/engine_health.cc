@@ -106,7 +106,7 @@ bool Engine::Impl::HandOver(size_t device, LaneWorker& worker, FallbackCause cau
 }
 
 void Engine::Impl::Fail(Batch& batch, const absl::Status& status) {
-  std::vector<PartResult> results(batch.parts.size());
+  PartResults results(batch.parts.size());
   for (size_t p = 0; p < results.size(); ++p) {
     results[p].status = batch.status[p].ok() ? status : batch.status[p];
   }

@@ -138,7 +138,7 @@ struct Engine::Impl {
   void Fail(Batch& batch, const absl::Status& status);
   // A lane is done with the batch; `results` by part. Answers the requests that have ended with it
   // and drops the batch. A caller's lane is others' from then on.
-  void Conclude(Batch& batch, std::vector<PartResult> results, CallerLane* lane = nullptr);
+  void Conclude(Batch& batch, PartResults results, CallerLane* lane = nullptr);
 
   const EngineOptions options;
   Clock& clock;
@@ -194,7 +194,7 @@ struct Engine::Impl {
   };
   Runner RunnerLocked(const EngineBlock& block, const Serving& serving, int64_t tokens);
   void QueueLocked(const EntryPtr& entry);
-  Entries Finish(const Batch& batch, std::vector<PartResult> results);
+  Entries Finish(const Batch& batch, PartResults results);
   void Answered(int64_t requests, CallerLane* lane);
   absl::Duration Patience(Device device, absl::Duration predicted) const;
   Work NextLocked(size_t device, LaneWorker& worker, Entries* expired);

@@ -323,11 +323,11 @@ void Engine::Impl::DeviceState::Rest(std::unique_lock<std::mutex>& lock) {
   spin.Waited(MonotonicClock().Now() - began);
 }
 
-void Engine::Impl::Conclude(Batch& batch, std::vector<PartResult> results, CallerLane* lane) {
+void Engine::Impl::Conclude(Batch& batch, PartResults results, CallerLane* lane) {
   Answered(AnswerEnded(batch, Finish(batch, std::move(results))), lane);
 }
 
-Entries Engine::Impl::Finish(const Batch& batch, std::vector<PartResult> results) {
+Entries Engine::Impl::Finish(const Batch& batch, PartResults results) {
   Entries ended;
   bool started_over = false;
   const absl::Time now = clock.Now();

@@ -22,7 +22,7 @@ namespace fuseblock {
 class BatchQueue;
 struct Entry;
 using EntryPtr = std::shared_ptr<Entry>;
-using Entries = std::vector<EntryPtr>;
+using Entries = absl::InlinedVector<EntryPtr, 1>;
 
 // What a lane made of a part.
 struct PartResult {
@@ -33,6 +33,7 @@ struct PartResult {
   Device device;
   Timings timings;
 };
+using PartResults = absl::InlinedVector<PartResult, 1>;
 
 // Times are on the engine's clock.
 struct Entry {
@@ -54,7 +55,7 @@ struct Entry {
   int running = 0;          // parts that lanes have
   int round = 0;            // how often it was started over
   int64_t finished = 0;
-  absl::InlinedVector<PartResult, 1> results;  // OK ones, as they came; `finished` rows together
+  PartResults results;  // OK ones, as they came; `finished` rows together
 
  private:
   friend class FairQueue;

@@ -335,7 +335,7 @@ void LaneWorker::Keep(const Batch& batch, size_t part, PartResult* result) {
 }
 
 void LaneWorker::Deliver(Batch& batch, Timings timings, absl::Time started) {
-  std::vector<PartResult> results(batch.parts.size());
+  PartResults results(batch.parts.size());
   for (size_t p = 0; p < results.size(); ++p) {
     PartResult& result = results[p];
     result.device = lane_->device();

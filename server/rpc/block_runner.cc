@@ -16,12 +16,13 @@ constexpr absl::Duration kDeadlineMax = absl::Hours(24 * 365);
 // What gRPC's clock and this one may differ by.
 constexpr absl::Duration kClockDifference = absl::Milliseconds(10);
 
-void LogRequest(Rpc rpc, const BlockAnswer& answer, int64_t tokens, absl::Duration whole) {
+void LogRequest(Rpc rpc, const std::string& block, const absl::Status& status, int64_t tokens,
+                absl::Duration whole) {
   if (!LogEnabled(LogLevel::kDebug)) return;
-  const std::string code = absl::StatusCodeToString(answer.status.code());
-  Log(LogLevel::kDebug, "request", absl::StrCat(answer.block, ": ", code),
+  const std::string code = absl::StatusCodeToString(status.code());
+  Log(LogLevel::kDebug, "request", absl::StrCat(block, ": ", code),
       {{"rpc", Name(rpc)},
-       {"block", answer.block},
+       {"block", block},
        {"code", code},
        {"tokens", tokens},
        {"microseconds", absl::ToDoubleMicroseconds(whole)}});
@@ -56,7 +57,7 @@ void BlockRunner::Run(Rpc rpc, const absl::Status& parsed,
     answer.block = request.block;
     const absl::Duration whole = absl::Now() - terms.arrived;
     metrics.ObserveRequest(rpc, answer.status, whole);
-    LogRequest(rpc, answer, 0, whole);
+    LogRequest(rpc, answer.block, answer.status, 0, whole);
     std::move(done)(std::move(answer));
   };
   if (!parsed.ok()) return refuse(parsed, *metrics_.UnknownBlock());
@@ -80,12 +81,13 @@ void BlockRunner::Run(Rpc rpc, const absl::Status& parsed,
     const absl::Time ended = absl::Now();
     BlockAnswer answer;
     answer.status = outcome.status;
-    answer.block = block->name;
     if (answer.status.ok()) {
       answer.response = EncodeResponse(*block, form, outcome);
       answer.backend = DeviceName(outcome.device);
       answer.revision = absl::StrCat(block->revision);
       answer.timings = outcome.timings;
+    } else {
+      answer.block = block->name;
     }
     const absl::Time encoded = absl::Now();
     answer.encode_us = absl::ToDoubleMicroseconds(encoded - ended);
@@ -93,7 +95,7 @@ void BlockRunner::Run(Rpc rpc, const absl::Status& parsed,
     if (answer.status.ok()) metrics.ObservePhase(Phase::kEncode, encoded - ended);
     metrics.ObserveRequest(rpc, answer.status, encoded - arrived);
     metrics.ObserveBytes(request_bytes, static_cast<int64_t>(answer.response.bytes));
-    LogRequest(rpc, answer, tokens, encoded - arrived);
+    LogRequest(rpc, block->name, answer.status, tokens, encoded - arrived);
     if (sample == nullptr) outcome.storage.reset();  // from here on the response's slices hold it
     std::move(done)(std::move(answer));
     if (sample != nullptr) shadow.Offer(std::move(sample), outcome);

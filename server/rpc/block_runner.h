@@ -29,7 +29,7 @@ struct CallTerms {
 struct BlockAnswer {
   absl::Status status;
   EncodedMessage response;  // RunBlockResponse; only when OK
-  std::string block;        // the name that was asked for
+  std::string block;        // the name that was asked for; only when not OK
   // Who answered; empty, and zero, when nobody ran it.
   std::string backend, revision;
   Timings timings;

@@ -12,6 +12,10 @@
 namespace fuseblock {
 namespace {
 
+// Trailers that every answer has; gRPC takes strings.
+const std::string kBackendKey = "fuseblock-backend";
+const std::string kRevisionKey = "fuseblock-revision";
+
 // One RunBlock. Lives until gRPC is done with the call: after Finish, and not before the service's
 // method has returned it.
 class UnaryCall final : public grpc::ServerUnaryReactor {
@@ -50,13 +54,16 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
   void End(const BlockAnswer& answer) {
     if (!answer.backend.empty()) {
-      context_->AddTrailingMetadata("fuseblock-backend", answer.backend);
-      context_->AddTrailingMetadata("fuseblock-revision", answer.revision);
+      context_->AddTrailingMetadata(kBackendKey, answer.backend);
+      context_->AddTrailingMetadata(kRevisionKey, answer.revision);
       if (wants_timings_) {
         context_->AddTrailingMetadata("fuseblock-timings", FormatTimings(answer));
       }
     }
-    if (answer.status.ok()) *response_ = answer.response.ToByteBuffer();
+    if (answer.status.ok()) {
+      grpc::ByteBuffer response = answer.response.ToByteBuffer();
+      response_->Swap(&response);  // an assignment would copy it
+    }
     Finish(ToGrpcStatus(answer.status, answer.block, context_));
   }
 

@@ -14,8 +14,6 @@ namespace {
 
 constexpr int kLengthDelimited = 2;
 constexpr int kVarint = 0;
-// What an answer's head takes at most in nearly all cases.
-constexpr size_t kHeadBytes = 64;
 // Messages stay below 2 GiB; the rest is for their heads.
 constexpr int64_t kResponseBytesMax = std::numeric_limits<int32_t>::max() - (1 << 16);
 
@@ -235,7 +233,7 @@ absl::StatusOr<CheckedInputs> CheckInputs(const ServedBlock& block, const Reques
                                     ", ", Given(*first), ", got ", Given(*given[i])));
     }
     const auto& pieces = given[i]->data;
-    checked.inputs[i] = {true, *FromWire(given[i]->data_type), {pieces.begin(), pieces.end()}};
+    checked.inputs[i] = {true, *FromWire(given[i]->data_type), pieces};
   }
   checked.form.optional_outputs = optional_outputs;
   absl::Status status = CheckResponseSize(block, checked.tokens);
@@ -259,10 +257,7 @@ grpc::ByteBuffer EncodedMessage::ToByteBuffer() const {
 EncodedMessage EncodeResponse(const ServedBlock& block, const AnswerForm& form,
                               const Outcome& outcome) {
   EncodedMessage message;
-  message.slices.reserve(2 * block.outputs.size() + 1);
-  std::string head, extents, tensor;
-  head.reserve(kHeadBytes);
-  tensor.reserve(kHeadBytes);
+  WireBytes head, extents, tensor;
   for (int axis = 0; axis < form.axes; ++axis) {
     AppendVarint(static_cast<uint64_t>(form.extent[axis]), &extents);
   }
@@ -278,16 +273,16 @@ EncodedMessage EncodeResponse(const ServedBlock& block, const AnswerForm& form,
     AppendString(1, output.name, &tensor);
     AppendTag(2, kVarint, &tensor);
     AppendVarint(ToWire(output.dtypes.front()), &tensor);
-    AppendString(3, extents, &tensor);
+    AppendString(3, View(extents), &tensor);
     if (bytes > 0) {
       AppendTag(4, kLengthDelimited, &tensor);
       AppendVarint(bytes, &tensor);
     }
     AppendTag(1, kLengthDelimited, &head);
     AppendVarint(tensor.size() + bytes, &head);
-    head += tensor;
+    AppendBytes(View(tensor), &head);
     if (bytes == 0) continue;
-    message.AddHead(head);
+    message.AddHead(View(head));
     for (const absl::Span<const std::byte> piece : outcome.outputs[i]) {
       message.Add(Alias(piece, outcome.storage));
     }
@@ -295,12 +290,12 @@ EncodedMessage EncodeResponse(const ServedBlock& block, const AnswerForm& form,
   }
   AppendString(2, absl::StrCat(block.revision), &head);
   AppendString(3, DeviceName(outcome.device), &head);
-  message.AddHead(head);
+  message.AddHead(View(head));
   return message;
 }
 
 EncodedMessage EncodeStreamResponse(uint64_t request_id, EncodedMessage response) {
-  std::string head;
+  WireBytes head;
   if (request_id != 0) {
     AppendTag(1, kVarint, &head);
     AppendVarint(request_id, &head);
@@ -308,8 +303,7 @@ EncodedMessage EncodeStreamResponse(uint64_t request_id, EncodedMessage response
   AppendTag(6, kLengthDelimited, &head);
   AppendVarint(response.bytes, &head);
   EncodedMessage message;
-  message.slices.reserve(response.slices.size() + 1);
-  message.AddHead(head);
+  message.AddHead(View(head));
   for (grpc::Slice& slice : response.slices) message.Add(std::move(slice));
   return message;
 }

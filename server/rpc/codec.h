@@ -64,7 +64,7 @@ v1::DataType ToWire(DType dtype);
 
 // A serialised message in pieces; those of tensors alias memory that they keep alive.
 struct EncodedMessage {
-  std::vector<grpc::Slice> slices;
+  absl::InlinedVector<grpc::Slice, 4> slices;
   size_t bytes = 0;
 
   void AddHead(std::string_view head);  // copies

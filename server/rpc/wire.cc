@@ -301,20 +301,24 @@ absl::Status ParseWire(absl::Span<const WirePiece> message, WireStreamRequest* o
   return ReadMessage(reader, kDepthMax, out);
 }
 
-void AppendVarint(uint64_t value, std::string* out) {
+void AppendVarint(uint64_t value, WireBytes* out) {
   for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
   out->push_back(static_cast<char>(value));
 }
 
-void AppendTag(int field, int wire_type, std::string* out) {
+void AppendTag(int field, int wire_type, WireBytes* out) {
   AppendVarint(static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire_type), out);
 }
 
-void AppendString(int field, std::string_view value, std::string* out) {
+void AppendBytes(std::string_view bytes, WireBytes* out) {
+  out->insert(out->end(), bytes.begin(), bytes.end());
+}
+
+void AppendString(int field, std::string_view value, WireBytes* out) {
   if (value.empty()) return;
   AppendTag(field, kLength, out);
   AppendVarint(value.size(), out);
-  out->append(value);
+  AppendBytes(value, out);
 }
 
 }  // namespace fuseblock

@@ -54,10 +54,15 @@ struct WireStreamRequest {
 absl::Status ParseWire(absl::Span<const WirePiece> message, WireRequest* out);
 absl::Status ParseWire(absl::Span<const WirePiece> message, WireStreamRequest* out);
 
-// Writing: fields append to a string. Tags are (field << 3 | wire type).
-void AppendVarint(uint64_t value, std::string* out);
-void AppendTag(int field, int wire_type, std::string* out);
+// A message being written, or the part of it around tensors' bytes, which fits in place.
+using WireBytes = absl::InlinedVector<char, 128>;
+inline std::string_view View(const WireBytes& bytes) { return {bytes.data(), bytes.size()}; }
+
+// Fields append to what is there. Tags are (field << 3 | wire type).
+void AppendVarint(uint64_t value, WireBytes* out);
+void AppendTag(int field, int wire_type, WireBytes* out);
+void AppendBytes(std::string_view bytes, WireBytes* out);
 // A string or bytes field; nothing when it is empty, as proto3 has it.
-void AppendString(int field, std::string_view value, std::string* out);
+void AppendString(int field, std::string_view value, WireBytes* out);
 
 }  // namespace fuseblock

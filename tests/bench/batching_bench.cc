@@ -230,7 +230,7 @@ class Callers {
     }
     ++compared;
     if (!same || at != alone.size()) ++differences;
-    call.outcome = Outcome();
+    call.outcome.storage.reset();
   }
 
   Engine& engine_;

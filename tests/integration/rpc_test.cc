@@ -393,7 +393,8 @@ TEST_F(HeldRpcTest, ACancellationThatCameBeforeItsRequestCancelsIt) {
   cancel.Cancel();
   Request request;
   request.block = Served(kMlp);
-  request.inputs[0] = {true, model_.dtype, {}};
+  request.inputs[0].present = true;
+  request.inputs[0].dtype = model_.dtype;
   std::promise<absl::Status> ended;
   request.done = [&](Outcome outcome) { ended.set_value(outcome.status); };
   cancel.Started(engine_->Submit(std::move(request)));

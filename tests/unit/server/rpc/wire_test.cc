@@ -124,13 +124,11 @@ TEST(WireTest, NestsAsDeepAsProtobuf) {
     ExpectAgreement(std::string(depth, '\x2b') + std::string(depth, '\x2c'), {64});
     // Inside a message, and inside a message of that message.
     const std::string groups = std::string(depth, '\x2b') + std::string(depth, '\x2c');
-    std::string inner = "\x1a";
-    AppendVarint(groups.size(), &inner);
-    inner += groups;
-    std::string outer = "\x12";
-    AppendVarint(inner.size(), &outer);
-    ExpectAgreement(inner, {64});
-    ExpectAgreement(outer + inner, {64});
+    WireBytes inner, outer;
+    AppendString(3, groups, &inner);
+    AppendString(2, View(inner), &outer);
+    ExpectAgreement(std::string(View(inner)), {64});
+    ExpectAgreement(std::string(View(outer)), {64});
   }
 }
 
