@@ -146,7 +146,8 @@ size_t EngineBlock::RowBytes(int form) const {
 bool HasForm(const std::vector<BlockTensor>& inputs, int form) {
   const auto optional = [](const BlockTensor& input) { return input.optional; };
   const bool may_have_optional = std::any_of(inputs.begin(), inputs.end(), optional);
-  return ((form & kWithOptional) == 0 || may_have_optional) && ((form & 2) == 0 || inputs[0].dtypes.size() > 1);
+  return ((form & kWithOptional) == 0 || may_have_optional) &&
+         ((form & 2) == 0 || inputs[0].dtypes.size() > 1);
 }
 
 LaneBatch EngineBlock::LayOut(int form, int64_t rows, std::byte* staging_in,
