@@ -80,8 +80,8 @@ __attribute__((noinline)) void Tile(const uint32_t* w, const char* ahead, int64_
   }
 }
 
-void SegmentRows(const uint32_t* w, const char* ahead, int64_t pairs, const uint32_t* x, int64_t rows,
-                 float* total) {
+void SegmentRows(const uint32_t* w, const char* ahead, int64_t pairs, const uint32_t* x,
+                 int64_t rows, float* total) {
   for (int64_t row = 0; row < rows; row += kTileRowsMax) {
     const uint32_t* xr = x + row * kPairs;
     float* tr = total + row * kWidth;
@@ -152,8 +152,8 @@ void StoreRows(const PanelTask& task, const float* total) {
 }
 
 // What the segment from that pair of steps on asks for: its part of the window that comes after its
-// own. The hardware fetches ahead within a page and starts anew with each, so that a core that reads
-// page after page waits at every one; of a window all pages are asked for at once.
+// own. The hardware fetches ahead within a page and starts anew with each, so that a core that
+// reads page after page waits at every one; of a window all pages are asked for at once.
 const char* AheadOf(const uint32_t* panel, int64_t pair) {
   const int64_t window = pair / kWindowPairs + 1;
   return reinterpret_cast<const char*>(panel + window * kWindowWords) +

@@ -6,7 +6,13 @@
 // half type's weights are widened once for each segment -> a segment's tiles divide the asking for
 // the next one among them (in the first tile alone it was more than the miss registers hold) ->
 // activations are staged for several panels -> staging and storing go tile by tile, so that their
-// memory moves while others multiply.
+// memory moves while others multiply -> the next weights are asked for from four pages in turn, and
+// into the L1 cache. One core of a Sapphire Rapids, which can read 21 GB/s, reads FP32 weights for
+// 1, 4, 8 and 16 rows at 19.8, 20.2, 19.3 and 16.2 GB/s; asking for the pages one after the other,
+// at 15.7, 16.3, 13.9 and 13.0.
+//
+// Four panels side by side, with all their sums in registers, are as fast for one row and slower
+// for more, of which a step then takes only a part of each panel's outputs: 12 GB/s at 4 rows.
 #include "hwy/cache_control.h"
 #include "kernels/linear/linear_packed.h"
 #include "kernels/linear/linear_tasks.h"
