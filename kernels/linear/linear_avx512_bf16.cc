@@ -36,13 +36,18 @@ constexpr int kWidth = static_cast<int>(kPanelWidth);
 constexpr int kLanes = 16;
 constexpr int kVectors = kWidth / kLanes;
 constexpr int kPairs = static_cast<int>(kSegment) / 2;  // of steps in a segment
-constexpr int64_t kPrefetchBytes = 1024;
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kWindowPairs = kPageBytes / kLineBytes;
+constexpr int64_t kWindowWords = kWindowPairs * kPanelWidth;
+static_assert(kWindowWords * 4 == kVectors * kPageBytes);
 constexpr int64_t kRowsMax = 36;  // at a time: what is staged of them stays in the L1 cache
 
-// Adds `pairs` pairs of steps to the totals of kRows rows. x: kPairs pairs a row.
+// Adds `pairs` pairs of steps to the totals of kRows rows. x: kPairs pairs a row; ahead: of four
+// pages, of each of which every pair asks for the next line.
 template <int kRows>
-__attribute__((noinline)) void Tile(const uint32_t* w, int64_t pairs, const uint32_t* x,
-                                    float* total) {
+__attribute__((noinline)) void Tile(const uint32_t* w, const char* ahead, int64_t pairs,
+                                    const uint32_t* x, float* total) {
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
@@ -53,9 +58,8 @@ __attribute__((noinline)) void Tile(const uint32_t* w, int64_t pairs, const uint
     __m512i weights[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const uint32_t* from = w + pair * kWidth + v * kLanes;
-      weights[v] = _mm512_loadu_si512(from);
-      __builtin_prefetch(reinterpret_cast<const char*>(from) + kPrefetchBytes);
+      weights[v] = _mm512_loadu_si512(w + pair * kWidth + v * kLanes);
+      __builtin_prefetch(ahead + pair * kLineBytes + v * kPageBytes);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
@@ -76,28 +80,29 @@ __attribute__((noinline)) void Tile(const uint32_t* w, int64_t pairs, const uint
   }
 }
 
-void SegmentRows(const uint32_t* w, int64_t pairs, const uint32_t* x, int64_t rows, float* total) {
+void SegmentRows(const uint32_t* w, const char* ahead, int64_t pairs, const uint32_t* x,
+                 int64_t rows, float* total) {
   for (int64_t row = 0; row < rows; row += kTileRowsMax) {
     const uint32_t* xr = x + row * kPairs;
     float* tr = total + row * kWidth;
     switch (rows - row) {
       case 1:
-        Tile<1>(w, pairs, xr, tr);
+        Tile<1>(w, ahead, pairs, xr, tr);
         break;
       case 2:
-        Tile<2>(w, pairs, xr, tr);
+        Tile<2>(w, ahead, pairs, xr, tr);
         break;
       case 3:
-        Tile<3>(w, pairs, xr, tr);
+        Tile<3>(w, ahead, pairs, xr, tr);
         break;
       case 4:
-        Tile<4>(w, pairs, xr, tr);
+        Tile<4>(w, ahead, pairs, xr, tr);
         break;
       case 5:
-        Tile<5>(w, pairs, xr, tr);
+        Tile<5>(w, ahead, pairs, xr, tr);
         break;
       default:
-        Tile<6>(w, pairs, xr, tr);
+        Tile<6>(w, ahead, pairs, xr, tr);
     }
   }
 }
@@ -146,6 +151,15 @@ void StoreRows(const PanelTask& task, const float* total) {
   }
 }
 
+// What the segment from that pair of steps on asks for: its part of the window that comes after its
+// own. The hardware fetches ahead within a page and starts anew with each, so that a core that
+// reads page after page waits at every one; of a window all pages are asked for at once.
+const char* AheadOf(const uint32_t* panel, int64_t pair) {
+  const int64_t window = pair / kWindowPairs + 1;
+  return reinterpret_cast<const char*>(panel + window * kWindowWords) +
+         pair % kWindowPairs * kLineBytes;
+}
+
 void RunTask(const PanelTask& task) {
   alignas(64) float total[kRowsMax * kPanelWidth];
   alignas(64) uint32_t x[kRowsMax * kPairs];
@@ -153,8 +167,9 @@ void RunTask(const PanelTask& task) {
   for (int64_t k = 0; k < task.k; k += kSegment) {
     const int64_t length = task.k - k < kSegment ? task.k - k : kSegment;
     Stage(task, k, length, x);
-    const uint32_t* w = static_cast<const uint32_t*>(task.panel) + k / 2 * kPanelWidth;
-    SegmentRows(w, (length + 1) / 2, x, task.rows, total);
+    const uint32_t* panel = static_cast<const uint32_t*>(task.panel);
+    SegmentRows(panel + k / 2 * kPanelWidth, AheadOf(panel, k / 2), (length + 1) / 2, x, task.rows,
+                total);
   }
   if (task.epilogue == LinearEpilogue::kNone) {
     StoreRows(task, total);

@@ -6,7 +6,13 @@
 // half type's weights are widened once for each segment -> a segment's tiles divide the asking for
 // the next one among them (in the first tile alone it was more than the miss registers hold) ->
 // activations are staged for several panels -> staging and storing go tile by tile, so that their
-// memory moves while others multiply.
+// memory moves while others multiply -> the next weights are asked for from four pages in turn, and
+// into the L1 cache. One core of a Sapphire Rapids, which can read 21 GB/s, reads FP32 weights for
+// 1, 4, 8 and 16 rows at 19.8, 20.2, 19.3 and 16.2 GB/s; asking for the pages one after the other,
+// at 15.7, 16.3, 13.9 and 13.0.
+//
+// Four panels side by side, with all their sums in registers, are as fast for one row and slower
+// for more, of which a step then takes only a part of each panel's outputs: 12 GB/s at 4 rows.
 #include "hwy/cache_control.h"
 #include "kernels/linear/linear_packed.h"
 #include "kernels/linear/linear_tasks.h"
@@ -72,29 +78,37 @@ HWY_INLINE void Step(const T* HWY_RESTRICT from, bool second, const float* HWY_R
 }
 
 constexpr int64_t kLine = 64;  // of a cache, in bytes
+constexpr int64_t kPage = 4096;
+constexpr int64_t kWindowPages = 4;
 
-// The weights that come after those in work, to be asked for while these are.
+// The window of weights that comes after the one in work, to be asked for while that is. The
+// hardware fetches ahead within a page and starts anew with each: a core that reads page after page
+// waits at every one. So the lines are asked for from all pages of the window in turn.
 class Ahead {
  public:
-  // bytes: what is asked for in all; passes: of a segment's steps, among which it is divided.
-  HWY_INLINE Ahead(const void* from, int64_t bytes, int64_t passes)
-      : next_(static_cast<const char*>(from)), end_(next_ + bytes) {
-    constexpr int64_t kPairs = kSegment / 2;
-    per_pair_ = (bytes / kLine + passes * kPairs - 1) / (passes * kPairs) * kLine;
+  // passes: of a segment's steps, among which the window is divided.
+  HWY_INLINE Ahead(const void* from, int64_t passes)
+      : next_(static_cast<const char*>(from)), first_end_(next_ + kPage) {
+    const int64_t pairs = passes * kSegment / 2;
+    per_pair_ = (kWindowPages * kPage / kLine + pairs - 1) / pairs;
+    window_end_ = next_ + kWindowPages * kPage;
   }
   HWY_INLINE void BeginPass() {
-    if (next_ >= end_) per_pair_ = 0;
+    if (next_ >= first_end_) per_pair_ = 0;
   }
   HWY_INLINE void Fetch() {
-    // Into the L2 cache: the L1 cache is for what is in work.
-    for (int64_t byte = 0; byte < per_pair_; byte += kLine) __builtin_prefetch(next_ + byte, 0, 2);
-    next_ += per_pair_;
+    for (int64_t line = 0; line < per_pair_; ++line) {
+      __builtin_prefetch(next_);
+      next_ += kPage;
+      if (next_ >= window_end_) next_ += kLine - kWindowPages * kPage;
+    }
   }
 
  private:
   const char* next_;
-  const char* end_;
-  int64_t per_pair_;  // bytes in two steps
+  const char* first_end_;  // of the window's first page
+  const char* window_end_;
+  int64_t per_pair_;  // lines in two steps
 };
 
 // Adds one segment to the totals of kRows rows and kVectors vectors of outputs. For BF16 the length
@@ -275,7 +289,7 @@ void FetchActivations(const PanelTask& task, int64_t k) {
 // One segment of a panel for all rows of a task, whose activations are T; tile by tile, so that
 // what comes and goes by memory does so while others multiply.
 template <class T, class W>
-void SegmentRows(const PanelTask& task, const Segment& segment, const W* w, Ahead ahead, float* x,
+void SegmentRows(const PanelTask& task, const Segment& segment, const W* w, Ahead& ahead, float* x,
                  float* total) {
   using TileFunction = void (*)(const W*, int64_t, const float*, Ahead&, float*);
   static constexpr TileFunction kTiles[kTileRowsMax] = {TileColumns<W, 1>, TileColumns<W, 2>,
@@ -296,12 +310,11 @@ void SegmentRows(const PanelTask& task, const Segment& segment, const W* w, Ahea
   }
 }
 
-// One segment of one panel; `next`: the weights that follow.
+// One segment of one panel.
 template <class T>
-void RunSegment(const PanelTask& task, const Segment& segment, const T* next, float* x, float* wide,
+void RunSegment(const PanelTask& task, const Segment& segment, Ahead& ahead, float* x, float* wide,
                 float* total) {
   const T* w = static_cast<const T*>(task.panel) + segment.k * kWidth;
-  const Ahead ahead(next, kSegment * kWidth * static_cast<int64_t>(sizeof(T)), Passes(task.rows));
   if (hwy::IsSame<T, float>() || task.rows <= kTileRowsMax) {
     SegmentRows<T>(task, segment, w, ahead, x, total);
   } else {
@@ -310,18 +323,24 @@ void RunSegment(const PanelTask& task, const Segment& segment, const T* next, fl
   }
 }
 
-// Steps [begin, end) of one panel.
+// Steps [begin, end) of one panel, window by window; `next`: the weights that follow.
 template <class T>
 void RunBlock(const PanelTask& task, int64_t begin, int64_t end, bool stages, const T* next,
               Scratch& scratch, float* total) {
-  for (int64_t k = begin; k < end; k += kSegment) {
-    const bool last = end - k <= kSegment;
-    const int64_t length = last ? end - k : kSegment;
-    const int64_t padded = hwy::IsSame<T, BFloat16>() ? length + length % 2 : length;
-    const Segment segment = {k, length, padded, stages, last && end == task.k};
-    RunSegment<T>(task, segment,
-                  last ? next : static_cast<const T*>(task.panel) + (k + kSegment) * kWidth,
-                  scratch.x + (k - begin) * task.rows, scratch.wide, total);
+  constexpr int64_t kWindowSegments =
+      kWindowPages * kPage / (kSegment * kWidth * static_cast<int64_t>(sizeof(T)));
+  const T* w = static_cast<const T*>(task.panel);
+  int64_t k = begin;
+  while (k < end) {
+    const int64_t after = HWY_MIN(end, k + kWindowSegments * kSegment);
+    const int64_t segments = (after - k + kSegment - 1) / kSegment;
+    Ahead ahead(after < end ? w + after * kWidth : next, Passes(task.rows) * segments);
+    for (; k < after; k += kSegment) {
+      const int64_t length = HWY_MIN(after - k, kSegment);
+      const int64_t padded = hwy::IsSame<T, BFloat16>() ? length + length % 2 : length;
+      const Segment segment = {k, length, padded, stages, k + length == task.k};
+      RunSegment<T>(task, segment, ahead, scratch.x + (k - begin) * task.rows, scratch.wide, total);
+    }
   }
 }
 
