@@ -11,7 +11,7 @@
 // given.
 //
 // On the CPU a task keeps its activations and sums on the stack of the thread that does it: up to
-// kLinearTaskStackBytes (784 KiB of the vector kernel, 836 KiB of AMX's), beside the thread's own.
+// kLinearTaskStackBytes (784 KiB of the vector kernel, 840 KiB of AMX's), beside the thread's own.
 // A caller's threads, ParallelFor's or the calling one, must have them: glibc's default of 8 MiB is
 // plenty; one whose stack is made smaller (pthread_attr_setstacksize, std::thread on musl's default
 // of 128 KiB) is to be given 1 MiB.
@@ -30,7 +30,7 @@
 
 namespace fuseblock {
 
-inline constexpr size_t kLinearTaskStackBytes = size_t{836} << 10;
+inline constexpr size_t kLinearTaskStackBytes = size_t{840} << 10;
 
 enum class WeightLayout {
   kOutIn,  // [N, K], as torch.nn.Linear stores it
