@@ -66,7 +66,6 @@ constexpr int64_t kTaskPanelsMax = 32;
 constexpr int64_t kTasksPerThread = 4;  // or tasks of one panel: a slow thread then holds up less
 constexpr int64_t kStagingPanels = 2;   // that are multiplied in the time of staging
 constexpr int64_t kStreams = 8;         // places of memory that are read at the same time
-static_assert(kSegmentTiles % kBlockTiles == 0);
 
 // A task's activations: rows, a stride apart in bytes.
 struct Activations {
@@ -269,6 +268,13 @@ struct Scratch {
 static_assert(sizeof(Scratch) + kStepBytes <= kLinearTaskStackBytes,
               "callers' threads have no more stack");
 
+// Of a segment's blocks, which are as equal as can be: none then asks for less than the next has.
+int64_t BlockTiles(int64_t steps) {
+  const int64_t tiles = (steps + kTileSteps - 1) / kTileSteps;
+  const int64_t blocks = (tiles + kBlockTiles - 1) / kBlockTiles;
+  return (tiles + blocks - 1) / blocks;
+}
+
 // All sums of `panels` neighbouring panels, segment by segment: the activations of a segment are
 // staged once and stay in the L2 cache while the panels pass.
 void RunPanels(const std::byte* w, int64_t panels, int64_t k, Activations x, const std::byte* after,
@@ -278,11 +284,11 @@ void RunPanels(const std::byte* w, int64_t panels, int64_t k, Activations x, con
   const int64_t panel_bytes = (k + 1) / 2 * kRowBytes;
   const int64_t row_tiles = (x.rows + kTileRows - 1) / kTileRows;
   const int64_t panel_sums = row_tiles * kRowTileSums;
-  const int64_t block_tiles = row_tiles == 1 ? kSegmentTiles : kBlockTiles;
   const TileShapes shapes;
   _tile_loadconfig(&shapes);
   for (int64_t begin = 0; begin < k; begin += kSegmentSteps, x.data += kSegmentSteps * 2) {
     const int64_t steps = k - begin < kSegmentSteps ? k - begin : kSegmentSteps;
+    const int64_t block_tiles = row_tiles == 1 ? kSegmentTiles : BlockTiles(steps);
     StageSegment(x, row_tiles, steps, block_tiles, scratch.staged);
     const int64_t whole = steps / kTileSteps;
     const int64_t left = (steps % kTileSteps + 1) / 2 * kRowBytes;
