@@ -8,17 +8,19 @@
 // once: one place after the other keeps memory less busy.
 //
 // Versions, on one core of a Sapphire Rapids: ms of the feed-forward of 4096/14336 with 256, 64 and
-// 1 tokens; 39 of the 256 tokens' are the tiles' own, at the clock that random operands leave them.
-//   125 44 20.2  sums row by row, 4 panels a task, the first row tile asks for lines 1 KiB ahead
-//   122 43 20.2  sums tile by tile
-//   111 38 21.5  a block asks for the next one, from its begin to its end
-//   109 37 18.7  at four places
-//   109 34 18.6  as many panels a task as the sums have room for
-//    97 33 18.0  room for 8 panels of 256 rows; eight places
+// 1 tokens, the fastest turns of one run. Of the 256 tokens' about 39 are the tiles' own, at the
+// rate of random operands (zeros go a fifth faster).
+//   129 44 21.3  sums row by row, 4 panels a task, the first row tile asks for lines 1 KiB ahead
+//   128 44 21.4  sums tile by tile
+//   117 40 22.9  a block asks for the next one, from its begin to its end
+//   114 38 20.0  at four places
+//   114 34 20.0  as many panels a task as the sums have room for
+//   116 35 19.7  at eight places where there are no more than 8 row tiles
+//   100 34 19.5  room for 8 panels of 256 rows; equal blocks
 // What did not help: adding a segment's sums one row tile later; asking for the activations that
-// are staged next (a request to memory holds one of the 16 buffers that lines from the L2 cache
-// need, too); staging row by row; sums loaded and stored between the first steps' products; longer
-// blocks of two by two tiles, which do not fit the L1 cache beside each other.
+// are staged next (it slowed the products by more than staging gained); staging row by row; sums
+// stored and loaded between the next products. Blocks of two by two tiles take half of the L1
+// cache's sets for a panel 64 outputs wide, and would have to be shorter.
 //
 // Order of a sum, which K alone decides: of 32 steps, the even ones are one chain of fused
 // multiply-adds from zero and the odd ones another (that is how the instruction is defined); their
@@ -136,8 +138,8 @@ inline __attribute__((always_inline)) void AddSteps(const std::byte* x, const st
   }
 }
 
-// A row tile's sums lie tile by tile: 64 lines in a row go to the L2 cache and come from it twice
-// as fast as 16 rows of four lines, tile by tile.
+// A row tile's sums lie tile by tile: 64 lines in a row move between the caches in half the time of
+// a tile's rows four lines apart.
 void StoreSums(float* to) {
   _tile_stored(0, to, 64);
   _tile_stored(1, to + kTileSums, 64);
