@@ -11,7 +11,7 @@ namespace fuseblock {
 // A caller's threads. Kernels make none of their own: they cut their work into independent tasks
 // and hand them over. `run` calls task(0) .. task(tasks - 1), each once, in any order, on any of
 // its threads, and returns when all have ended. Without `run` the calling thread does them in
-// order. A kernel's bits never depend on `threads`. A thread needs 1 MiB of stack: linear.h.
+// order. A kernel's bits never depend on `threads`. A thread needs 1.25 MiB of stack: linear.h.
 struct ParallelFor {
   int threads = 1;
   void* pool = nullptr;

@@ -189,11 +189,11 @@ float SumByTiles(const HostTensor& x, int64_t m, const HostTensor& w, int64_t n)
   return total;
 }
 
-// Over whole and cut blocks and segments of K, with rows on both sides of a tile and of a chunk,
-// and panels on both sides of a task.
+// Over whole, cut and unequal blocks and segments of K, with rows on both sides of a tile and of a
+// chunk, and panels on both sides of a task.
 TEST(LinearTiles, EveryRowIsSummedInTheStatedOrder) {
   CpuTeam team(2);
-  for (const int64_t k : {1, 33, 256, 1055, 2304}) {
+  for (const int64_t k : {1, 33, 256, 577, 1055, 2304}) {
     const HostTensor w = NormalTensor(DType::kBF16, {2 * 16 * 2 * 64 + 70, k}, 1);
     const HostTensor x = NormalTensor(DType::kBF16, {273, k}, 2);
     const LinearWeight weight = Prepared(w);
