@@ -203,7 +203,7 @@ void RunBlock(const Block& block, const std::byte* x, const Ahead& ahead, float*
   if (block.ends && !block.first) AddTo(total, part, kRowTileSums);
 }
 
-// All row tiles together ask for as much as the block has, which is what the next one has, too.
+// All row tiles together ask for as much as the block has: about what the next one has.
 Ahead AheadOf(const std::byte* next, int64_t tiles, int64_t row_tiles) {
   if (next == nullptr) return {};
   const int64_t lines = (kStepBytes / 64 + row_tiles - 1) / row_tiles;
@@ -270,7 +270,7 @@ struct Scratch {
 static_assert(sizeof(Scratch) + kStepBytes <= kLinearTaskStackBytes,
               "callers' threads have no more stack");
 
-// Of a segment's blocks, which are as equal as can be: none then asks for less than the next has.
+// Of a segment's blocks, as equal as can be: what one asks for is about what the next one has.
 int64_t BlockTiles(int64_t steps) {
   const int64_t tiles = (steps + kTileSteps - 1) / kTileSteps;
   const int64_t blocks = (tiles + kBlockTiles - 1) / kBlockTiles;
@@ -401,6 +401,7 @@ std::string LinearAmxBf16Unavailable(std::string* detail) {
 }
 
 absl::Status LinearAmxBf16(const ExecutionContext& context, const LinearArgs& args) {
+  if (args.x.rows == 0) return absl::OkStatus();
   const int64_t chunks = CeilDiv(args.x.rows, kChunkRows);
   const int64_t rows = CeilDiv(CeilDiv(args.x.rows, chunks), kTileRows) * kTileRows;
   for (int64_t row = 0; row < args.x.rows; row += rows) {

@@ -1,7 +1,7 @@
 // RMSNorm on the CPU, FP32 inside, vectorised for the machine at run time: one pass for the sum of
 // squares, one that reads the row again (from cache) and writes it. Weights of 16 bits are turned
-// into FP32 once for all rows, but where all is BF16: even and odd elements are then taken apart
-// and put together again within their lanes, weights too.
+// into FP32 once for all rows, but where all is BF16 and nothing is added to it: even and odd
+// elements are then taken apart and put together again within their lanes, weights too.
 #include <optional>
 
 #include "kernels/base/simd.h"
@@ -27,7 +27,7 @@ constexpr int64_t kTogetherBytes = 8 << 10;
 template <class In>
 HWY_INLINE int64_t RowsTogether(int64_t columns) {
   if (hwy::IsSame<In, float>()) return 1;
-  const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(In));
+  const int64_t row_bytes = HWY_MAX(int64_t{1}, columns * static_cast<int64_t>(sizeof(In)));
   return HWY_MAX(int64_t{1}, HWY_MIN(kTogetherMax, kTogetherBytes / row_bytes));
 }
 
@@ -66,7 +66,7 @@ void RmsNormTyped(const RmsNormArgs& args, const Factor* factor) {
 
 }  // namespace
 
-// factor: weight + offset, or ones. Null: the weight as it is, and all is BF16.
+// factor: weight + offset, or ones. Null: x, y and the weight are BF16, the offset is 0.
 void RmsNormRows(const RmsNormArgs& args, const float* factor) {
   if (factor == nullptr) {
     return RmsNormTyped<BFloat16, BFloat16>(args, static_cast<const BFloat16*>(args.weight));

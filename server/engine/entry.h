@@ -22,7 +22,7 @@ namespace fuseblock {
 class BatchQueue;
 struct Entry;
 using EntryPtr = std::shared_ptr<Entry>;
-using Entries = absl::InlinedVector<EntryPtr, 1>;
+using Entries = absl::InlinedVector<EntryPtr, 1>;  // not empty after a move, unlike a vector
 
 // What a lane made of a part.
 struct PartResult {

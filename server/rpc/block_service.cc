@@ -1,6 +1,7 @@
 #include "server/rpc/block_service.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,9 +13,16 @@
 namespace fuseblock {
 namespace {
 
-// Trailers that every answer has; gRPC takes strings.
-const std::string kBackendKey = "fuseblock-backend";
-const std::string kRevisionKey = "fuseblock-revision";
+// Of the trailers that every answer has, once made: gRPC takes strings. Never freed, since its
+// threads may outlive what is.
+const std::string& BackendKey() {
+  static const auto& key = *new std::string("fuseblock-backend");
+  return key;
+}
+const std::string& RevisionKey() {
+  static const auto& key = *new std::string("fuseblock-revision");
+  return key;
+}
 
 // One RunBlock. Lives until gRPC is done with the call: after Finish, and not before the service's
 // method has returned it.
@@ -54,8 +62,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
   void End(const BlockAnswer& answer) {
     if (!answer.backend.empty()) {
-      context_->AddTrailingMetadata(kBackendKey, answer.backend);
-      context_->AddTrailingMetadata(kRevisionKey, answer.revision);
+      context_->AddTrailingMetadata(BackendKey(), answer.backend);
+      context_->AddTrailingMetadata(RevisionKey(), answer.revision);
       if (wants_timings_) {
         context_->AddTrailingMetadata("fuseblock-timings", FormatTimings(answer));
       }

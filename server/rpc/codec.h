@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "fuseblock/v1/block_service.pb.h"
 #include "server/engine/engine.h"

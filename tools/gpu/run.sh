@@ -109,7 +109,7 @@ run_test() {
 }
 
 # sanitizer TOOL PROGRAM TESTS [SUFFIX]. racecheck does not look at cuBLAS's own kernels, whose barriers it takes
-# minutes over; initcheck takes what cuBLAS writes for unwritten.
+# minutes over; initcheck takes what cuBLAS writes for unwritten, so it does not run the engine.
 sanitizer() {
   local tool=$1 program=$2 tests=$3
   # API errors are the program's own to check, and cuBLAS asks for what it may not find.
