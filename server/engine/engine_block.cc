@@ -11,9 +11,6 @@
 namespace fuseblock {
 namespace {
 
-// Of a form's bits.
-constexpr int kWithOptional = 1;
-
 std::vector<bool> NotNull(const std::vector<const Block*>& blocks) {
   std::vector<bool> has;
   has.reserve(blocks.size());
@@ -81,7 +78,7 @@ absl::StatusOr<int> EngineBlock::FormOf(const Request& request) const {
       if (inputs[i].optional) continue;
       return MakeError(Reason::kBadTensor, absl::StrCat(inputs[i].name, ": missing"));
     }
-    if (inputs[i].optional) form |= kWithOptional;
+    if (inputs[i].optional) form |= kFormWithOptional;
     const auto& dtypes = inputs[i].dtypes;
     const auto dtype = std::find(dtypes.begin(), dtypes.end(), payload.dtype);
     if (dtype == dtypes.end()) {
@@ -89,7 +86,7 @@ absl::StatusOr<int> EngineBlock::FormOf(const Request& request) const {
                        absl::StrCat(inputs[i].name, ": expected ", DTypeNames(dtypes), ", got ",
                                     std::string(Name(payload.dtype))));
     }
-    if (i == 0 && dtype != dtypes.begin()) form |= 2;
+    if (i == 0 && dtype != dtypes.begin()) form |= kFormSecondDType;
     uint64_t bytes = 0;
     for (const absl::Span<const std::byte> piece : payload.pieces) bytes += piece.size();
     const uint64_t row_bytes = static_cast<uint64_t>(Elements(inputs[i])) * SizeOf(payload.dtype);
@@ -108,15 +105,15 @@ size_t EngineBlock::PreferredDevice() const {
 }
 
 bool EngineBlock::HasInput(int form, size_t input) const {
-  return !inputs[input].optional || (form & kWithOptional) != 0;
+  return !inputs[input].optional || (form & kFormWithOptional) != 0;
 }
 
 bool EngineBlock::HasOutput(int form, size_t output) const {
-  return !outputs[output].optional || (form & kWithOptional) != 0;
+  return !outputs[output].optional || (form & kFormWithOptional) != 0;
 }
 
 DType EngineBlock::InputDType(int form, size_t input) const {
-  return inputs[input].dtypes[input == 0 && (form & 2) != 0 ? 1 : 0];
+  return inputs[input].dtypes[input == 0 && (form & kFormSecondDType) != 0 ? 1 : 0];
 }
 
 size_t EngineBlock::InputRowBytes(int form, size_t input) const {
@@ -146,8 +143,8 @@ size_t EngineBlock::RowBytes(int form) const {
 bool HasForm(const std::vector<BlockTensor>& inputs, int form) {
   const auto optional = [](const BlockTensor& input) { return input.optional; };
   const bool may_have_optional = std::any_of(inputs.begin(), inputs.end(), optional);
-  return ((form & kWithOptional) == 0 || may_have_optional) &&
-         ((form & 2) == 0 || inputs[0].dtypes.size() > 1);
+  return ((form & kFormWithOptional) == 0 || may_have_optional) &&
+         ((form & kFormSecondDType) == 0 || inputs[0].dtypes.size() > 1);
 }
 
 LaneBatch EngineBlock::LayOut(int form, int64_t rows, std::byte* staging_in,
@@ -179,7 +176,7 @@ LaneBytes EngineBlock::BytesNeeded(size_t device, int64_t rows) const {
       for (const DType dtype : inputs[i].dtypes) size = std::max(size, SizeOf(dtype));
       bytes.inputs += AlignTensor(static_cast<size_t>(of_rows * Elements(inputs[i]) * size));
     }
-    bytes.outputs = OutputBytes(kWithOptional, of_rows);
+    bytes.outputs = OutputBytes(kFormWithOptional, of_rows);
     bytes.workspace = on_device[device]->WorkspaceBytes(of_rows);
     return bytes;
   };

@@ -17,8 +17,9 @@
 
 namespace fuseblock {
 
-// The form of a request's inputs: requests of one form can share a batch.
-// Bit 0: the optional input came. Bit 1: the first input has the second of the dtypes it may have.
+// The form of a request's inputs, by bits: requests of one form can share a batch.
+inline constexpr int kFormWithOptional = 1;  // the optional input came
+inline constexpr int kFormSecondDType = 2;   // the first input has the second dtype it may have
 inline constexpr int kForms = 4;
 
 class BlockGraphs;  // cuda_graphs.h

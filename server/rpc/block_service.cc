@@ -68,10 +68,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
         context_->AddTrailingMetadata("fuseblock-timings", FormatTimings(answer));
       }
     }
-    if (answer.status.ok()) {
-      grpc::ByteBuffer response = answer.response.ToByteBuffer();
-      response_->Swap(&response);  // an assignment would copy it
-    }
+    if (answer.status.ok()) answer.response.WriteTo(response_);
     Finish(ToGrpcStatus(answer.status, answer.block, context_));
   }
 

@@ -250,8 +250,9 @@ void EncodedMessage::Add(grpc::Slice slice) {
   slices.push_back(std::move(slice));
 }
 
-grpc::ByteBuffer EncodedMessage::ToByteBuffer() const {
-  return grpc::ByteBuffer(slices.data(), slices.size());
+void EncodedMessage::WriteTo(grpc::ByteBuffer* buffer) const {
+  grpc::ByteBuffer made(slices.data(), slices.size());
+  buffer->Swap(&made);
 }
 
 EncodedMessage EncodeResponse(const ServedBlock& block, const AnswerForm& form,

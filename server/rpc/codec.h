@@ -70,7 +70,9 @@ struct EncodedMessage {
 
   void AddHead(std::string_view head);  // copies
   void Add(grpc::Slice slice);
-  grpc::ByteBuffer ToByteBuffer() const;
+  // *buffer becomes the message and shares the slices' memory. Not a value to return: assigning a
+  // buffer makes another one.
+  void WriteTo(grpc::ByteBuffer* buffer) const;
 };
 
 // RunBlockResponse of an outcome that is OK: what protobuf would write, byte for byte. Each

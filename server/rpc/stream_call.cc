@@ -124,7 +124,7 @@ void StreamCall::Advance() {
   if (finished_) return;
   if (!writing_ && !answers_.empty()) {
     writing_ = true;
-    write_ = answers_.front().ToByteBuffer();
+    answers_.front().WriteTo(&write_);
     answers_.pop_front();
     StartWrite(&write_);
   }

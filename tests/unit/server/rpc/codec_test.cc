@@ -263,7 +263,8 @@ TEST(EncodeTest, SlicesAliasTheOutputsAndKeepThem) {
   bool aliased = false;
   for (const grpc::Slice& slice : message.slices) aliased = aliased || slice.begin() == data;
   EXPECT_TRUE(aliased);
-  grpc::ByteBuffer buffer = message.ToByteBuffer();
+  grpc::ByteBuffer buffer;
+  message.WriteTo(&buffer);
   message = {};
   EXPECT_TRUE(alive);
   buffer.Clear();
