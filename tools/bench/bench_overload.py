@@ -9,9 +9,9 @@ nothing, sends a few requests beside the load: its refusals tell how long a refu
 client is not busy itself. How long the same client waits for a refusal of a server with nothing
 else to do says what the machine makes of that. Writes evidence/records/overload.json.
 
-Clients and server share the machine, so the load takes time away from the block: the record says
-how much of all cores the clients used ("clients_share"), and the bar is held against the whole
-capacity all the same.
+Clients are on other machines in life, and their work is not the server's: the server (and the
+echo) has the first half of this machine's cores for itself, the clients the second. The record
+says how many, and how much of theirs the clients used ("clients_share").
 """
 
 import argparse
@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("evidence", "tests/load")]
 import record as records  # noqa: E402
 import serving  # noqa: E402
 
-HIDDEN, INTERMEDIATE, DTYPE = 512, 65536, "bf16"
+HIDDEN, INTERMEDIATE, DTYPE = 512, 131072, "bf16"
 CASE = Case("bench.layers.0.mlp", HIDDEN, DTYPE, tokens=32, inflight=16, channels=4)
 LOADS = (2, 4, 10)
 DEADLINE_MS = 1000
@@ -52,6 +52,26 @@ REFUSAL_P99_MS_MAX = 5.0
 GROWTH_MAX = 0.02  # of the memory after the first third
 # Reasons of a request that was let in and then came to nothing in time.
 LATE = ("EXPIRED", "DEADLINE_EXCEEDED")
+
+
+def halves_of_cores() -> tuple[set[int], set[int]]:
+    """The server's cores and the clients'."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise SystemExit("at least 2 cores are needed: the server's and the clients'")
+    half = len(cores) // 2
+    return set(cores[:half]), set(cores[half:])
+
+
+@contextmanager
+def on(cores: set[int]) -> Iterator[None]:
+    """Programs that this thread starts meanwhile run on those cores, all their life."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextmanager
@@ -79,23 +99,23 @@ def sheds(server: serving.Server) -> float:
 
 
 class Client:
-    """The client programs of one build, and the server that they call."""
+    """The client programs and the server that they call."""
 
-    def __init__(self, build: Path, server: serving.Server) -> None:
-        self.tests = build / "tests/bench"
+    def __init__(self, programs: Path, server: serving.Server) -> None:
+        self.programs = programs
         self.server = server
 
     def capacity(self, echo_at: str) -> tuple[float, float]:
         """Requests a second, and the echo's."""
         turns = Turns(rounds=1, seconds=CAPACITY_SECONDS)
-        client = self.tests / "fuseblock_bench_rpc"
+        client = self.programs / "fuseblock_bench_rpc"
         report = measure(client, echo_at, self.server.address, CASE, turns)
         return report["server"]["requests_per_s"][0], report["echo"]["requests_per_s"][0]
 
     def open_loop(self, rate: float, seconds: float, channels: int, block: str = CASE.block):
         """Starts one; report() waits for it."""
         words = (self.server.address, block, CASE.tokens, CASE.columns, CASE.dtype, rate, seconds)
-        command = [self.tests / "fuseblock_bench_open_loop", *words, DEADLINE_MS, channels]
+        command = [self.programs / "fuseblock_bench_open_loop", *words, DEADLINE_MS, channels]
         return subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
 
     def refusals_when_idle(self, seconds: float) -> float:
@@ -134,7 +154,7 @@ class Rounds:
         took = max(max(each["seconds"], each["answered_seconds"]) for each in both)
         self.goodput.append(in_time / took)
         cpu = sum(each["cpu_seconds"] for each in both)
-        self.clients_share.append(cpu / load["seconds"] / (os.cpu_count() or 1))
+        self.clients_share.append(cpu / load["seconds"] / len(os.sched_getaffinity(0)))
         self.sent += load["sent"] + probe["sent"]
         self.sent_late_us = max(self.sent_late_us, load["late_us_p99"])
         for seen, each in ((self.answers_us, load), (self.probes_us, probe)):
@@ -219,7 +239,7 @@ def show(result: dict[str, Any]) -> None:
         f"{result['p99']:.0f} ms of {DEADLINE_MS}, late {result['late']}, refused "
         f"{result['refused']} of which p99 {result['refusal_p99_ms']} ms (idle "
         f"{result['idle_refusal_p99_ms']}), clients took {100 * result['clients_share']:.1f} % "
-        f"of the cores, memory +{100 * result['memory_bytes']['growth']:.2f} % "
+        f"of their cores, memory +{100 * result['memory_bytes']['growth']:.2f} % "
         f"{'MISSED ' + ', '.join(failed) if failed else ''}",
         flush=True,
     )
@@ -227,32 +247,35 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", type=Path, required=True, help="a build folder")
+    parser.add_argument("--server", type=Path, required=True, help="fuseblock-server")
+    parser.add_argument("--clients", type=Path, required=True, help="folder of fuseblock_bench_*")
     parser.add_argument("--seconds", type=float, default=25, help="of each load, in all rounds")
     arguments = parser.parse_args()
+    server_cores, client_cores = halves_of_cores()
     config = {
         "seconds": arguments.seconds,
         "rounds": ROUNDS,
         "block": f"mlp {HIDDEN}/{INTERMEDIATE} {DTYPE}, {CASE.tokens} tokens a request",
         "deadline_ms": DEADLINE_MS,
-        "clients": "same host",
+        "clients": "same host, cores of their own",
+        "cores": {"server": len(server_cores), "clients": len(client_cores)},
     } | SETTINGS
     record = records.new_record("overload", "./dev bench overload", config, seeds=[SEED])
     settings = [word for name, to in SETTINGS.items() for word in ("--set", f"{name}={to}")]
-    with tempfile.TemporaryDirectory() as folder:
+    with on(client_cores), tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         write_checkpoint(Path(folder), HIDDEN, INTERMEDIATE, DTYPE)
-        program = arguments.build / "server/fuseblock-server"
-        with (
-            serving.server(program, "--model", f"bench={folder}", *settings) as server,
-            echo(arguments.build / "tests/bench/fuseblock_bench_echo") as echo_at,
-        ):
-            client = Client(arguments.build, server)
-            for times in LOADS:
-                idle_ms = client.refusals_when_idle(arguments.seconds / ROUNDS)
-                seen = run_loads(client, echo_at, times, arguments.seconds)
-                result = result_of(times, seen, idle_ms)
-                record["results"].append(result)
-                show(result)
+        with on(server_cores):
+            server = running.enter_context(
+                serving.server(arguments.server, "--model", f"bench={folder}", *settings)
+            )
+            echo_at = running.enter_context(echo(arguments.clients / "fuseblock_bench_echo"))
+        client = Client(arguments.clients, server)
+        for times in LOADS:
+            idle_ms = client.refusals_when_idle(arguments.seconds / ROUNDS)
+            seen = run_loads(client, echo_at, times, arguments.seconds)
+            result = result_of(times, seen, idle_ms)
+            record["results"].append(result)
+            show(result)
     record["holds"] = all(result["holds"] for result in record["results"])
     path = records.write(record)
     print(f"{path.relative_to(ROOT)}: {'holds' if record['holds'] else 'REFUTED'}")

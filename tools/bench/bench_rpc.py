@@ -107,7 +107,8 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", type=Path, required=True, help="a build folder")
+    parser.add_argument("--server", type=Path, required=True, help="fuseblock-server")
+    parser.add_argument("--clients", type=Path, required=True, help="folder of fuseblock_bench_*")
     parser.add_argument("--rounds", type=int, default=9, help="of one turn each")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn")
     parser.add_argument("--filter", default="", help="part of PAYLOAD-BYTES/IN-FLIGHT")
@@ -116,19 +117,19 @@ def main() -> int:
     config = {"rounds": turns.rounds, "seconds": turns.seconds, "client": "same host"} | SETTINGS
     made: dict[str, dict[str, Any]] = {}
     samples: dict[str, dict[str, Any]] = {}
-    tests = arguments.build / "tests/bench"
+    client = arguments.clients / "fuseblock_bench_rpc"
     settings = [word for name, to in SETTINGS.items() for word in ("--set", f"{name}={to}")]
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder), COLUMNS, COLUMNS, DTYPE)
         model = ("--model", f"bench={folder}")
         with (
-            serving.server(arguments.build / "server/fuseblock-server", *model, *settings) as ours,
-            echo(tests / "fuseblock_bench_echo") as echo_at,
+            serving.server(arguments.server, *model, *settings) as ours,
+            echo(arguments.clients / "fuseblock_bench_echo") as echo_at,
         ):
             for name, case, measured, bar in cases():
                 if arguments.filter not in f"{case.payload_bytes()}/{case.inflight}":
                     continue
-                report = measure(tests / "fuseblock_bench_rpc", echo_at, ours.address, case, turns)
+                report = measure(client, echo_at, ours.address, case, turns)
                 result = result_of(case, report, measured, bar)
                 record = made.setdefault(
                     name, records.new_record(name, "./dev bench rpc", config, seeds=[SEED])
@@ -138,7 +139,8 @@ def main() -> int:
                 show(result)
             if "rpc_latency" in made:
                 addresses = {"server": ours.address, "echo": echo_at}
-                silence = after_silence(tests / "fuseblock_bench_open_loop", addresses)
+                open_loop = arguments.clients / "fuseblock_bench_open_loop"
+                silence = after_silence(open_loop, addresses)
                 made["rpc_latency"]["after_silence"] = silence
     for name, record in made.items():
         kept = records.merge(record)

@@ -21,7 +21,7 @@ tests=(gpu_kernels_test gpu_reduce_test gpu_linear_test gpu_block_test gpu_few_t
   gpu_large_test gpu_rope_test gpu_engine_test numerics_rungs_test numerics_bounds)
 examples=(ffn_path normalise_and_gate)
 programs=(server/fuseblock-server client/cli/fuseblock
-  tests/bench/fuseblock_bench_{rpc,echo,batching})
+  tests/bench/fuseblock_bench_{rpc,echo,open_loop,batching})
 case $part in
   all) ;;
   kernels) programs=() ;;

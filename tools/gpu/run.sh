@@ -141,8 +141,9 @@ run_sanitize() {
 }
 
 # The words that --filter takes: part of HIDDEN/INTERMEDIATE for the feed-forward path; rpc for
-# requests through the server; batching for callers of the engine in one process; memory, or memory/ and
-# part of KERNEL/SHAPE/DTYPE, for the row kernels; numerics, or numerics/ and part of KERNEL/DTYPE, for their errors.
+# requests through the server; host for the same, and overload, on the host's CPU alone; batching for callers
+# of the engine in one process; memory, or memory/ and part of KERNEL/SHAPE/DTYPE, for the row kernels;
+# numerics, or numerics/ and part of KERNEL/DTYPE, for their errors.
 run_bench() {
   if [[ $filter == numerics* ]]; then
     timeout "$(seconds_left)" python3 tools/bench/numerics.py --device cuda:0 \
@@ -155,9 +156,16 @@ run_bench() {
       --filter "$(within memory)" --seconds "$(($(seconds_left) - 15))" --out "$out"
     return
   fi
+  local server=$bin/fuseblock-server client=$bin
+  [[ -x $server ]] || server=$PWD/build/cuda/server/fuseblock-server client=$PWD/build/cuda/tests/bench
+  if [[ $filter == host ]]; then
+    local status=0
+    python3 tools/bench/bench_rpc.py --server "$server" --clients "$client" || status=1
+    python3 tools/bench/bench_overload.py --server "$server" --clients "$client" || status=1
+    cp evidence/records/overload.json evidence/records/rpc_{latency,throughput}{,.samples}.json "$out"
+    return "$status"
+  fi
   if [[ $filter == rpc ]]; then
-    local server=$bin/fuseblock-server client=$bin
-    [[ -x $server ]] || server=$PWD/build/cuda/server/fuseblock-server client=$PWD/build/cuda/tests/bench
     python3 tools/gpu/bench_rpc.py --server "$server" --client "$client/fuseblock_bench_rpc" \
       --echo "$client/fuseblock_bench_echo" --out "$out"
     return

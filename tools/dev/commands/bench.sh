@@ -39,14 +39,16 @@ bench_rpc() {  # ARGUMENT...: of bench_rpc.py
   need_demo_python
   build release fuseblock-server fuseblock_bench_rpc fuseblock_bench_echo fuseblock_bench_open_loop
   title "rpc"
-  "$demo_python" tools/bench/bench_rpc.py --build build/release "$@"
+  "$demo_python" tools/bench/bench_rpc.py --server build/release/server/fuseblock-server \
+    --clients build/release/tests/bench "$@"
 }
 
 bench_overload() {  # ARGUMENT...: of bench_overload.py
   need_demo_python
   build release fuseblock-server fuseblock_bench_rpc fuseblock_bench_echo fuseblock_bench_open_loop
   title "overload"
-  "$demo_python" tools/bench/bench_overload.py --build build/release "$@"
+  "$demo_python" tools/bench/bench_overload.py --server build/release/server/fuseblock-server \
+    --clients build/release/tests/bench "$@"
 }
 
 bench_memory() {  # [WORD]
