@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/ceil_div.h"
 #include "kernels/embedding/embedding.h"
 #include "server/reason.h"
 
@@ -24,6 +25,26 @@ void CopyPieces(const InputPayload& payload, size_t from, size_t bytes, std::byt
     std::memcpy(to, piece.data(), piece.size());
     to += piece.size();
     bytes -= piece.size();
+  }
+}
+
+// What one thread copies while another would be woken for less.
+constexpr int64_t kShareBytes = 256 << 10;
+
+// Copies the rows [begin, end) of the batch, of one input, to where all of its rows lie.
+void CopyRows(const Batch& batch, size_t input, int64_t begin, int64_t end, std::byte* to) {
+  const size_t row_bytes = batch.block->InputRowBytes(batch.form, input);
+  const auto after = std::upper_bound(batch.first_row.begin(), batch.first_row.end(), begin);
+  for (size_t p = static_cast<size_t>(after - batch.first_row.begin()) - 1;
+       p < batch.parts.size() && batch.first_row[p] < end; ++p) {
+    const Part& part = batch.parts[p];
+    const int64_t from = std::max<int64_t>(begin - batch.first_row[p], 0);
+    const int64_t until = std::min(end - batch.first_row[p], part.rows);
+    if (from >= until) continue;
+    CopyPieces(part.entry->request.inputs[input],
+               static_cast<size_t>(part.first_row + from) * row_bytes,
+               static_cast<size_t>(until - from) * row_bytes,
+               to + static_cast<size_t>(batch.first_row[p] + from) * row_bytes);
   }
 }
 
@@ -89,7 +110,8 @@ void Batch::Clear() {
   run = LaneBatch();
 }
 
-void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
+void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out,
+            const ParallelFor& parallel_for) {
   BatchQueue& queue = *batch.parts.front().entry->queue;
   EngineBlock& block = *queue.block();
   batch.block = &block;
@@ -101,13 +123,13 @@ void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out) {
   for (size_t i = 0; i < batch.run.input_count; ++i) {
     if (!block.HasInput(batch.form, i)) continue;
     std::byte* to = GatheredTo(batch, i);
-    const size_t row_bytes = block.InputRowBytes(batch.form, i);
-    for (size_t p = 0; p < batch.parts.size(); ++p) {
-      const Part& part = batch.parts[p];
-      std::byte* first = to + static_cast<size_t>(batch.first_row[p]) * row_bytes;
-      CopyPieces(part.entry->request.inputs[i], static_cast<size_t>(part.first_row) * row_bytes,
-                 static_cast<size_t>(part.rows) * row_bytes, first);
-      if (i == 0) batch.status[p] = CheckIds(batch, first, part);
+    const auto row_bytes = static_cast<int64_t>(block.InputRowBytes(batch.form, i));
+    const int64_t share = CeilDiv(kShareBytes, row_bytes);
+    parallel_for(CeilDiv(rows, share), [&](int64_t task) {
+      CopyRows(batch, i, task * share, std::min(rows, (task + 1) * share), to);
+    });
+    for (size_t p = 0; i == 0 && p < batch.parts.size(); ++p) {
+      batch.status[p] = CheckIds(batch, to + batch.first_row[p] * row_bytes, batch.parts[p]);
     }
   }
   for (const Part& part : batch.parts) {

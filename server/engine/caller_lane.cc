@@ -1,23 +1,11 @@
 #include "server/engine/caller_lane.h"
 
-#include <new>
 #include <utility>
 
+#include "server/engine/output_pool.h"
 #include "server/reason.h"
 
 namespace fuseblock {
-namespace {
-
-// Null when there is no memory. Tensors want to begin where a tensor may.
-std::shared_ptr<std::byte> AllocateOutputs(size_t bytes) {
-  auto* memory = static_cast<std::byte*>(
-      ::operator new(bytes, std::align_val_t(kTensorAlignment), std::nothrow));
-  if (memory == nullptr) return nullptr;
-  return {memory, [](std::byte* p) { ::operator delete(p, std::align_val_t(kTensorAlignment)); }};
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<CallerLane>> CallerLane::Create(Engine::Impl& engine, size_t device,
                                                                size_t index,
                                                                const LaneFactory& make) {
@@ -74,7 +62,8 @@ void CallerLane::Run(Part part) {
   const std::shared_ptr<std::byte> outputs =
       AllocateOutputs(block.OutputBytes(entry.queue->form(), entry.request.tokens));
   // Without memory nothing runs.
-  Gather(batch_, staging_.data(), outputs != nullptr ? outputs.get() : staging_.data());
+  Gather(batch_, staging_.data(), outputs != nullptr ? outputs.get() : staging_.data(),
+         lane_->parallel_for());
   batch_.run.block = block.on_device[device_];
   gathered_->AddUsed(static_cast<int64_t>(staging_.size()));
   last_batch_tokens_ = batch_.run.rows;

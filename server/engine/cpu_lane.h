@@ -14,6 +14,7 @@ class CpuLane final : public Lane {
 
   Device device() const override { return {}; }
   MemoryKind staging() const override { return MemoryKind::kHost; }
+  ParallelFor parallel_for() override { return team_.parallel_for(); }
   absl::Status Reserve(const LaneBytes& bytes) override;
   size_t device_bytes() const override { return workspace_.size(); }
   absl::Status Run(const LaneBatch& batch, LaneTimes* times) override;

@@ -123,6 +123,7 @@ class FaultyLane final : public Lane {
   Device device() const override { return inner_->device(); }
   MemoryKind staging() const override { return inner_->staging(); }
   const Block* BlockOf(const ServedBlock& block) const override { return inner_->BlockOf(block); }
+  ParallelFor parallel_for() override { return inner_->parallel_for(); }
   absl::Status Reserve(const LaneBytes& bytes) override {
     if (absl::Status s = faults_->OnReserve(device()); !s.ok()) return s;
     if (absl::Status s = Meet(Step::kReserve); !s.ok()) return s;

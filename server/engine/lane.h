@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "kernels/base/align.h"
 #include "kernels/base/buffer.h"
+#include "kernels/base/context.h"
 #include "server/model/served_block.h"
 
 namespace fuseblock {
@@ -72,6 +73,10 @@ class Lane {
   virtual MemoryKind staging() const = 0;
   // The block as this lane runs it, or null when it can't.
   virtual const Block* BlockOf(const ServedBlock& block) const { return block.On(device()); }
+
+  // The threads for the host's part of a batch, its gathering: where the host also computes, those
+  // that do.
+  virtual ParallelFor parallel_for() { return {}; }
 
   // Grows the lane's own memory to at least that; RESOURCE_EXHAUSTED leaves it as it was.
   virtual absl::Status Reserve(const LaneBytes& bytes) = 0;

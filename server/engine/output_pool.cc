@@ -1,6 +1,9 @@
 #include "server/engine/output_pool.h"
 
 #include <algorithm>
+#include <new>
+
+#include "kernels/base/align.h"
 
 namespace fuseblock {
 
@@ -42,6 +45,13 @@ void OutputPool::Return(std::byte* slab) {
 int OutputPool::free_slabs() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<int>(free_.size());
+}
+
+std::shared_ptr<std::byte> AllocateOutputs(size_t bytes) {
+  auto* memory = static_cast<std::byte*>(
+      ::operator new(bytes, std::align_val_t(kTensorAlignment), std::nothrow));
+  if (memory == nullptr) return nullptr;
+  return {memory, [](std::byte* p) { ::operator delete(p, std::align_val_t(kTensorAlignment)); }};
 }
 
 }  // namespace fuseblock

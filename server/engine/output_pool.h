@@ -40,4 +40,7 @@ class OutputPool : public std::enable_shared_from_this<OutputPool> {
   std::vector<std::byte*> free_;
 };
 
+// Outputs beside any pool, laid out as in a slab; null when there is no memory.
+std::shared_ptr<std::byte> AllocateOutputs(size_t bytes);
+
 }  // namespace fuseblock

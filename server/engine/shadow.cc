@@ -215,7 +215,7 @@ absl::StatusOr<double> Shadow::Measure(const Sample& sample) {
   FUSEBLOCK_RETURN_IF_ERROR(own->lane->Reserve(needed));
   FUSEBLOCK_RETURN_IF_ERROR(GrowTo(needed.inputs, own->lane->staging(), own->in));
   FUSEBLOCK_RETURN_IF_ERROR(GrowTo(needed.outputs, own->lane->staging(), own->out));
-  Gather(batch, own->in.data(), own->out.data());
+  Gather(batch, own->in.data(), own->out.data(), own->lane->parallel_for());
   batch.run.block = block.on_device[index];
   LaneTimes times;
   if (batch.run.rows > 0) FUSEBLOCK_RETURN_IF_ERROR(own->lane->Run(batch.run, &times));

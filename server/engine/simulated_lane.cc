@@ -16,6 +16,7 @@ class SimulatedLane final : public Lane {
   Device device() const override { return device_; }
   MemoryKind staging() const override { return cpu_.staging(); }
   const Block* BlockOf(const ServedBlock& block) const override { return block.On(Device{}); }
+  ParallelFor parallel_for() override { return cpu_.parallel_for(); }
   absl::Status Reserve(const LaneBytes& bytes) override {
     // A padded batch may be larger than the largest that comes.
     LaneBytes padded = bytes;

@@ -107,6 +107,7 @@ absl::Status LaneWorker::Grow(const LaneBytes& wanted) {
     staging_in_ = std::move(staging_in);
   }
   if (pool != nullptr) {
+    outputs_.reset();
     slab_.reset();
     pool_ = std::move(pool);  // the former one lives on until its last slab has been sent
   }
@@ -140,7 +141,7 @@ absl::StatusOr<absl::Duration> LaneWorker::TimeOf(EngineBlock& block, int64_t to
   batch.parts.push_back({std::make_shared<Entry>(), 0, tokens, 0});
   batch.parts.front().entry->queue = &block.queues.front();
   std::memset(staging_in_.data(), 0, block.BytesNeeded(device_, tokens).inputs);
-  Gather(batch, staging_in_.data(), slab_.get());
+  Gather(batch, staging_in_.data(), slab_.get(), lane_->parallel_for());
   batch.run.block = block.on_device[device_];
   batch.run.graphs = block.graphs[device_][index_].get();
   absl::Duration best = absl::InfiniteDuration();
@@ -189,8 +190,7 @@ bool LaneWorker::Do(Work& work) {
 // False when the engine is gone.
 bool LaneWorker::RunBatch(absl::Time started, absl::Duration patience) {
   busy_ = true;
-  if (slab_ == nullptr) slab_ = pool_->Take();  // never the last one given away: see Deliver
-  Gather(batch_, staging_in_.data(), slab_.get());
+  Gather(batch_, staging_in_.data(), TakeOutputs(batch_), lane_->parallel_for());
   batch_.run.block = batch_.block->on_device[device_];
   batch_.run.graphs = batch_.block->graphs[device_][index_].get();
   gathered_->AddUsed(static_cast<int64_t>(staging_in_.size()));
@@ -250,8 +250,7 @@ void LaneWorker::RunTakeOver(Engine::Impl::TakeOver& takeover) {
     return;
   }
   busy_ = true;
-  if (slab_ == nullptr) slab_ = pool_->Take();
-  GatherAgain(batch, staging_in_.data(), slab_.get());
+  GatherAgain(batch, staging_in_.data(), TakeOutputs(batch));
   engine_.StagingReturned(*takeover.from);
   last_batch_tokens_ = batch.run.rows;
   batch.run.block = batch.block->on_device[device_];
@@ -306,6 +305,23 @@ void LaneWorker::Observe(const Batch& batch, int64_t padded_rows, absl::Duration
   ++batches_;
 }
 
+// Where the batch's outputs go. When the others' readers have all slabs but one, a request that is
+// computed alone, in the host's memory, gets memory of its own at once, which its ticket accounts
+// for: its answer then need not be copied out of the slab, and readers of long answers make nobody
+// wait.
+std::byte* LaneWorker::TakeOutputs(const Batch& batch) {
+  if (slab_ == nullptr) slab_ = pool_->Take();  // never the last one given away: see Keep
+  outputs_ = slab_;
+  const Part& first = batch.parts.front();
+  const bool alone = batch.parts.size() == 1 && first.whole();
+  if (alone && lane_->staging() == MemoryKind::kHost && pool_->free_slabs() == 0) {
+    const BatchQueue& queue = *first.entry->queue;
+    auto own = AllocateOutputs(queue.block()->OutputBytes(queue.form(), first.rows));
+    if (own != nullptr) outputs_ = std::move(own);
+  }
+  return outputs_.get();
+}
+
 void LaneWorker::Keep(const Batch& batch, size_t part, PartResult* result) {
   size_t bytes = 0;
   for (size_t o = 0; o < batch.run.output_count; ++o) {
@@ -315,8 +331,8 @@ void LaneWorker::Keep(const Batch& batch, size_t part, PartResult* result) {
   // Slow readers may hold all slabs but the one just filled. Then the answers are copied out of it,
   // into memory that their tickets account for, rather than that this lane waits for a reader. A
   // chunk, which waits for its request's others, leaves one more slab to those.
-  if (pool_->free_slabs() >= (batch.parts[part].whole() ? 1 : 2)) {
-    result->memory = slab_;
+  if (outputs_ != slab_ || pool_->free_slabs() >= (batch.parts[part].whole() ? 1 : 2)) {
+    result->memory = outputs_;
     return;
   }
   const std::shared_ptr<std::byte[]> copy(new (std::nothrow) std::byte[bytes]);
@@ -344,6 +360,7 @@ void LaneWorker::Deliver(Batch& batch, Timings timings, absl::Time started) {
     result.status = batch.status[p];
     if (result.status.ok()) Keep(batch, p, &result);
   }
+  outputs_.reset();
   slab_.reset();
   engine_.Conclude(batch, std::move(results));
 }

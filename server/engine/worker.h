@@ -80,6 +80,7 @@ class LaneWorker {
   bool LandedLate(Flight::Owner owner);
   void Deliver(Batch& batch, Timings timings, absl::Time started);
   void Observe(const Batch& batch, int64_t padded_rows, absl::Duration took);
+  std::byte* TakeOutputs(const Batch& batch);
   void Keep(const Batch& batch, size_t part, PartResult* result);
 
   Engine::Impl& engine_;
@@ -100,7 +101,8 @@ class LaneWorker {
   // The thread's.
   Buffer staging_in_;
   std::shared_ptr<OutputPool> pool_;
-  OutputPool::Slab slab_;  // the one that the next batch's outputs go to
+  OutputPool::Slab slab_;               // the one that the next batch's outputs go to
+  std::shared_ptr<std::byte> outputs_;  // where those of the last batch went: mostly the slab
 
   Flight flight_;
   Batch batch_;                                  // of the flight: whoever owns that

@@ -3,11 +3,12 @@
 
 The block is a feed-forward network heavy enough that its capacity is at most 5 % of what a bare
 gRPC echo answers, so that what is measured is admission and not the transport. Capacity (a closed
-loop) and load take turns, since what a machine can do drifts; goodput is what was answered in time
-until the last request was sent and the last answer came. A second client, which does next to
-nothing, sends a few requests beside the load: its refusals tell how long a refusal takes where the
-client is not busy itself. How long the same client waits for a refusal of a server with nothing
-else to do says what the machine makes of that. Writes evidence/records/overload.json.
+loop) and load take turns, since what a machine can do drifts, and a load is held against the mean
+of what was measured before and after it; goodput is what was answered in time until the last
+request was sent and the last answer came. A second client, which does next to nothing, sends a few
+requests beside the load: its refusals tell how long a refusal takes where the client is not busy
+itself. How long the same client waits for a refusal of a server with nothing else to do says what
+the machine makes of that. Writes evidence/records/overload.json.
 
 Clients are on other machines in life, and their work is not the server's: the server (and the
 echo) has the first half of this machine's cores for itself, the clients the second. The record
@@ -42,7 +43,7 @@ CASE = Case("bench.layers.0.mlp", HIDDEN, DTYPE, tokens=32, inflight=16, channel
 LOADS = (2, 4, 10)
 DEADLINE_MS = 1000
 PROBES_PER_S = 50
-ROUNDS = 5
+ROUNDS = 7
 CAPACITY_SECONDS = 2.0  # of a turn
 SETTINGS = {"devices": "cpu", "engine.max_batch_tokens": 64, "admission.max_request_tokens": 64}
 
@@ -166,18 +167,20 @@ class Rounds:
 
 
 def run_loads(client: Client, echo_at: str, times: int, seconds: float) -> Rounds:
-    """Offers so many times the capacity, which is measured anew before each round."""
+    """Offers so many times the capacity, which is measured anew before and after each round."""
     rounds = Rounds()
     shed_before = sheds(client.server)
+    capacity, echoed = client.capacity(echo_at)
     for _ in range(ROUNDS):
-        capacity, echoed = client.capacity(echo_at)
-        rounds.capacity.append(capacity)
+        before = capacity
         rounds.echo.append(echoed)
         with watched_memory(client.server) as memory:
             load = client.open_loop(times * capacity, seconds / ROUNDS, CASE.channels)
             probe = client.open_loop(PROBES_PER_S, seconds / ROUNDS, 1)
             rounds.add(report(load), report(probe))
         rounds.memory += memory
+        capacity, echoed = client.capacity(echo_at)
+        rounds.capacity.append((before + capacity) / 2)
     time.sleep(0.5)  # until the server has counted what clients gave up
     rounds.shed = sheds(client.server) - shed_before
     return rounds
@@ -249,7 +252,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--server", type=Path, required=True, help="fuseblock-server")
     parser.add_argument("--clients", type=Path, required=True, help="folder of fuseblock_bench_*")
-    parser.add_argument("--seconds", type=float, default=25, help="of each load, in all rounds")
+    parser.add_argument("--seconds", type=float, default=35, help="of each load, in all rounds")
     arguments = parser.parse_args()
     server_cores, client_cores = halves_of_cores()
     config = {

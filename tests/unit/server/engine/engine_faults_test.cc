@@ -195,8 +195,13 @@ TEST_F(EngineFaultsTest, SlowReadersDoNotStallTheLane) {
     held.push_back(Send(path, 1 + i % 4, static_cast<uint32_t>(i)));
     held.back()->ExpectRight();
   }
+  // Of several in one batch, too.
+  const auto busy = Occupy(path, kCpu);
+  for (int i = 0; i < 3; ++i) held.push_back(Send(path, 5 + i, static_cast<uint32_t>(i)));
+  faults_->Release(kCpu);
+  held.push_back(busy);
   for (const auto& call : held) call->ExpectRight();  // still the same bytes
-  EXPECT_EQ(metrics_.Value("fuseblock_inflight_requests"), 30);
+  EXPECT_EQ(metrics_.Value("fuseblock_inflight_requests"), 34);
   for (const auto& call : held) call->ReleaseOutputs();
   ExpectNothingHeld();
 }

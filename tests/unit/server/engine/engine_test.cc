@@ -89,6 +89,26 @@ TEST_F(EngineTest, WhatQueuesUpRunsAsOneBatchWithTheBitsOfEachAlone) {
   EXPECT_EQ(metrics_.Value("fuseblock_batch_tokens_sum"), 1 + 29);
 }
 
+// Many bytes are gathered by all of the lane's threads, in shares that begin and end anywhere in
+// the requests and in the pieces of their payloads.
+TEST_F(EngineTest, LongRequestsAreGatheredWhole) {
+  options_.batch_tokens_max = options_.request_tokens_max = 40000;
+  options_.queue_tokens_max = 80000;
+  options_.cpu_threads = 3;
+  Start();
+  const auto norm = Serve("m.norm", kNorm, DType::kF32);
+  const auto busy = Occupy(norm, kCpu);
+  std::vector<CallPtr> calls;
+  for (const int64_t tokens : {0, 11003, 1, 8009, 0, 3, 13001, 0}) {
+    calls.push_back(Send(
+        MakeCall(norm, {RandomRows(DType::kF32, tokens, 7), RandomRows(DType::kF32, tokens, 8)})));
+  }
+  faults_->Release(kCpu);
+  busy->ExpectRight();
+  for (const auto& call : calls) call->ExpectRight();
+  EXPECT_EQ(faults_->launches(kCpu), 2);
+}
+
 TEST_F(EngineTest, RequestsOfAnotherFormRunInAnotherBatch) {
   Start();
   const auto norm = Serve("m.norm", kNorm);
