@@ -33,7 +33,9 @@ def record_of(claim: dict[str, Any]) -> dict[str, Any] | None:
 
 def machine(record: dict[str, Any]) -> str:
     hardware = record["hardware"]
-    name = hardware.get("gpu") or f"{hardware['cpu']}, {hardware['cores']} cores"
+    cpu = f"{hardware['cpu']}, {hardware['cores']} cores"
+    # A GPU host's CPU may be all that was measured.
+    name = cpu if record["config"].get("devices") == "cpu" else hardware.get("gpu") or cpu
     return re.sub(r" *(\((R|TM)\)|NVIDIA|CPU|Processor)", "", name).strip()
 
 
