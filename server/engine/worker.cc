@@ -219,8 +219,9 @@ bool LaneWorker::RunBatch(absl::Time started, absl::Duration patience) {
                           Us(times.d2h)};
     Observe(batch_, times.padded_rows, engine_.clock.Now() - started);
     Deliver(batch_, timings, started);
-  } else if (!engine_.Failed(device_, *this, batch_, &status)) {
-    engine_.Fail(batch_, status);
+  } else {
+    outputs_.reset();
+    if (!engine_.Failed(device_, *this, batch_, &status)) engine_.Fail(batch_, status);
   }
   batch_.Clear();
   busy_ = false;
@@ -236,6 +237,7 @@ bool LaneWorker::LandedLate(Flight::Owner owner) {
     gathered_->AddUsed(-static_cast<int64_t>(staging_in_.size()));
   }
   in_task_.reset();
+  outputs_.reset();
   busy_ = false;
   engine_.CameBack(device_);
   return true;
@@ -267,6 +269,7 @@ void LaneWorker::RunTakeOver(Engine::Impl::TakeOver& takeover) {
     batch.block->metrics->CountFallback(takeover.cause, batch.requests());
     Deliver(batch, timings, started);
   } else {
+    outputs_.reset();
     engine_.Fail(batch,
                  MakeError(Reason::kInternal,
                            absl::StrCat("running the batch on ", DeviceName(lane_->device()),
@@ -305,10 +308,9 @@ void LaneWorker::Observe(const Batch& batch, int64_t padded_rows, absl::Duration
   ++batches_;
 }
 
-// Where the batch's outputs go. When the others' readers have all slabs but one, a request that is
+// Where the batch's outputs go. When readers have all slabs but this one, a request that is
 // computed alone, in the host's memory, gets memory of its own at once, which its ticket accounts
-// for: its answer then need not be copied out of the slab, and readers of long answers make nobody
-// wait.
+// for: its answer then need not be copied out of the slab.
 std::byte* LaneWorker::TakeOutputs(const Batch& batch) {
   if (slab_ == nullptr) slab_ = pool_->Take();  // never the last one given away: see Keep
   outputs_ = slab_;
