@@ -17,6 +17,7 @@ RECORD = {
     "commit": "0123456789abcdef",
     "holds": True,
     "hardware": {"cpu": "Some(R) CPU", "cores": 2},
+    "config": {},
     "results": [
         {"case": {"tokens": 1, "dtype": "bf16"}, "value": 12.345, "peers": {"eager": 1500.0}},
         {"case": {"tokens": 4096, "dtype": "bf16"}, "value": 2.0, "peers": {}},
@@ -44,6 +45,12 @@ class Ledger(unittest.TestCase):
         self.assertEqual(len(lines), 6)  # the FP32 row is left out
         for word in ("2026-01-02", "012345678", "./dev evidence ffn"):
             self.assertIn(word, lines[5])
+
+    def test_the_machine_is_what_was_measured(self) -> None:
+        hardware = RECORD["hardware"] | {"gpu": "NVIDIA H200"}
+        for config, name in (({}, "H200"), ({"devices": "cpu"}, "Some, 2 cores")):
+            record = RECORD | {"hardware": hardware, "config": config}
+            self.assertEqual(ledger.machine(record), name)
 
     def test_a_claim_without_a_record_publishes_no_number(self) -> None:
         with mock.patch.object(ledger, "record_of", return_value=None):
