@@ -28,7 +28,7 @@ void CopyPieces(const InputPayload& payload, size_t from, size_t bytes, std::byt
   }
 }
 
-// What one thread copies while another would be woken for less.
+// Less is copied sooner than another thread is woken.
 constexpr int64_t kShareBytes = 256 << 10;
 
 // Copies the rows [begin, end) of the batch, of one input, to where all of its rows lie.
@@ -128,7 +128,8 @@ void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out,
     parallel_for(CeilDiv(rows, share), [&](int64_t task) {
       CopyRows(batch, i, task * share, std::min(rows, (task + 1) * share), to);
     });
-    for (size_t p = 0; i == 0 && p < batch.parts.size(); ++p) {
+    if (i > 0) continue;
+    for (size_t p = 0; p < batch.parts.size(); ++p) {
       batch.status[p] = CheckIds(batch, to + batch.first_row[p] * row_bytes, batch.parts[p]);
     }
   }

@@ -28,7 +28,7 @@ struct Batch {
 
 // Sets everything after `parts`, copies the payloads to `staging_in` (which has room for the
 // block's largest batch) and lets go of them, but for those of which a part alone was taken: these
-// may have to start over. Many bytes are copied by all of the threads. Outputs will lie in
+// may have to start over. Many bytes are shared out to `parallel_for`. Outputs will lie in
 // `staging_out`. A request whose token ids are not in the table fails alone: its rows are computed
 // on id 0 and dropped.
 void Gather(Batch& batch, std::byte* staging_in, std::byte* staging_out,

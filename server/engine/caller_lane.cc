@@ -6,6 +6,7 @@
 #include "server/reason.h"
 
 namespace fuseblock {
+
 absl::StatusOr<std::unique_ptr<CallerLane>> CallerLane::Create(Engine::Impl& engine, size_t device,
                                                                size_t index,
                                                                const LaneFactory& make) {

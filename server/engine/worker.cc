@@ -107,7 +107,6 @@ absl::Status LaneWorker::Grow(const LaneBytes& wanted) {
     staging_in_ = std::move(staging_in);
   }
   if (pool != nullptr) {
-    outputs_.reset();
     slab_.reset();
     pool_ = std::move(pool);  // the former one lives on until its last slab has been sent
   }

@@ -102,7 +102,7 @@ class LaneWorker {
   Buffer staging_in_;
   std::shared_ptr<OutputPool> pool_;
   OutputPool::Slab slab_;               // the one that the next batch's outputs go to
-  std::shared_ptr<std::byte> outputs_;  // where those of the last batch went: mostly the slab
+  std::shared_ptr<std::byte> outputs_;  // where the running batch's go: mostly the slab
 
   Flight flight_;
   Batch batch_;                                  // of the flight: whoever owns that

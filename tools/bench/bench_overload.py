@@ -253,6 +253,7 @@ def main() -> int:
     parser.add_argument("--server", type=Path, required=True, help="fuseblock-server")
     parser.add_argument("--clients", type=Path, required=True, help="folder of fuseblock_bench_*")
     parser.add_argument("--seconds", type=float, default=35, help="of each load, in all rounds")
+    parser.add_argument("--suffix", default="", help="of the records' names: another machine's")
     arguments = parser.parse_args()
     server_cores, client_cores = halves_of_cores()
     config = {
@@ -263,7 +264,8 @@ def main() -> int:
         "clients": "same host, cores of their own",
         "cores": {"server": len(server_cores), "clients": len(client_cores)},
     } | SETTINGS
-    record = records.new_record("overload", "./dev bench overload", config, seeds=[SEED])
+    name = "overload" + arguments.suffix
+    record = records.new_record(name, "./dev bench overload", config, seeds=[SEED])
     settings = [word for name, to in SETTINGS.items() for word in ("--set", f"{name}={to}")]
     with on(client_cores), tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         write_checkpoint(Path(folder), HIDDEN, INTERMEDIATE, DTYPE)

@@ -112,6 +112,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="of one turn each")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn")
     parser.add_argument("--filter", default="", help="part of PAYLOAD-BYTES/IN-FLIGHT")
+    parser.add_argument("--suffix", default="", help="of the records' names: another machine's")
     arguments = parser.parse_args()
     turns = Turns(arguments.rounds, arguments.seconds)
     config = {"rounds": turns.rounds, "seconds": turns.seconds, "client": "same host"} | SETTINGS
@@ -126,22 +127,23 @@ def main() -> int:
             serving.server(arguments.server, *model, *settings) as ours,
             echo(arguments.clients / "fuseblock_bench_echo") as echo_at,
         ):
-            for name, case, measured, bar in cases():
+            for kind, case, measured, bar in cases():
                 if arguments.filter not in f"{case.payload_bytes()}/{case.inflight}":
                     continue
                 report = measure(client, echo_at, ours.address, case, turns)
                 result = result_of(case, report, measured, bar)
+                name = kind + arguments.suffix
                 record = made.setdefault(
                     name, records.new_record(name, "./dev bench rpc", config, seeds=[SEED])
                 )
                 record["results"].append(result)
                 samples.setdefault(name, {})[records.case_name(result)] = samples_of(report)
                 show(result)
-            if "rpc_latency" in made:
+            if (latency := made.get("rpc_latency" + arguments.suffix)) is not None:
                 addresses = {"server": ours.address, "echo": echo_at}
                 open_loop = arguments.clients / "fuseblock_bench_open_loop"
                 silence = after_silence(open_loop, addresses)
-                made["rpc_latency"]["after_silence"] = silence
+                latency["after_silence"] = silence
     for name, record in made.items():
         kept = records.merge(record)
         record["holds"] = all(result["holds"] for result in record["results"])

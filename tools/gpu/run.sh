@@ -159,10 +159,14 @@ run_bench() {
   local server=$bin/fuseblock-server client=$bin
   [[ -x $server ]] || server=$PWD/build/cuda/server/fuseblock-server client=$PWD/build/cuda/tests/bench
   if [[ $filter == host ]]; then
-    local status=0
-    python3 tools/bench/bench_rpc.py --server "$server" --clients "$client" || status=1
-    python3 tools/bench/bench_overload.py --server "$server" --clients "$client" || status=1
-    cp evidence/records/overload.json evidence/records/rpc_{latency,throughput}{,.samples}.json "$out"
+    local bench status=0 suffix
+    suffix=_$(nproc)_cores
+    rm -f evidence/records/*"$suffix"*.json
+    for bench in rpc overload; do
+      timeout "$(seconds_left)" python3 "tools/bench/bench_$bench.py" --server "$server" \
+        --clients "$client" --suffix "$suffix" || status=1
+    done
+    cp evidence/records/*"$suffix"*.json "$out"
     return "$status"
   fi
   if [[ $filter == rpc ]]; then
