@@ -112,11 +112,14 @@ def spell(value: Any) -> str:
 
 
 def table_of(name: str, claim: dict[str, Any]) -> str:
-    """The Markdown table of a claim: [ID.table] names its columns and, in `only`, its rows."""
+    """The Markdown table of a claim: [ID.table] names its columns and, in `only`, its rows;
+    table = "ID" has those of another claim."""
     record = record_of(claim)
     if record is None:
         return "Not measured yet.\n"
     spec = claim["table"]
+    if isinstance(spec, str):
+        spec = claims()[spec]["table"]
     rows = [
         result
         for result in record["results"]

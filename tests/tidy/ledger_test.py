@@ -52,6 +52,15 @@ class Ledger(unittest.TestCase):
             record = RECORD | {"hardware": hardware, "config": config}
             self.assertEqual(ledger.machine(record), name)
 
+    def test_a_table_may_have_another_claims_columns(self) -> None:
+        twin = CLAIM | {"table": "ffn"}
+        with (
+            mock.patch.object(ledger, "record_of", return_value=RECORD),
+            mock.patch.object(ledger, "claims", return_value={"ffn": CLAIM, "twin": twin}),
+        ):
+            own, same = ledger.table_of("ffn", CLAIM), ledger.table_of("twin", twin)
+        self.assertEqual(same, own.replace("evidence ffn", "evidence twin"))
+
     def test_a_claim_without_a_record_publishes_no_number(self) -> None:
         with mock.patch.object(ledger, "record_of", return_value=None):
             self.assertEqual(ledger.table_of("ffn", CLAIM), "Not measured yet.\n")

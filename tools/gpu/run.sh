@@ -175,9 +175,8 @@ run_bench() {
     return
   fi
   if [[ $filter == batching ]]; then
-    local program=$bin/fuseblock_bench_batching
-    [[ -x $program ]] || program=$PWD/build/cuda/tests/bench/fuseblock_bench_batching
-    timeout "$(seconds_left)" python3 tools/gpu/bench_batching.py --program "$program" --out "$out"
+    timeout "$(seconds_left)" python3 tools/gpu/bench_batching.py \
+      --program "$client/fuseblock_bench_batching" --out "$out"
     return
   fi
   python3 tools/gpu/bench_ffn.py --library "$lib/libfuseblock_gpu_ffn.so" \
